@@ -1,0 +1,189 @@
+"""The artifact store: datasets, stage outputs, job documents and drafts, by key.
+
+A key is a relative path with `/`. Documents are small and written whole; large files are written by stages into an
+attempt's folder (`folder`) and become visible only through a manifest that is created exclusively. This adapter keeps
+everything below one directory; what other modules need of a store is exactly its public methods.
+"""
+
+import errno
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from shared.errors import ArtifactStoreError
+
+KEY_PART = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.:@=-]*$")
+CHUNK_BYTES = 1 << 20
+STAGING = "staging"
+
+
+class LocalArtifactStore:
+    """Keys below `root` on one filesystem (a shared volume when services run on several hosts)."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+
+    def folder(self, key: str) -> Path:
+        """Create the folder `key` if need be and return where it lies on this machine."""
+        path = self._path(key)
+        with _store_errors(key):
+            path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def path(self, key: str) -> Path:
+        """Where an existing file or folder lies on this machine.
+
+        Raises:
+            KeyError: there is no such key, or it is a link that leaves the store.
+        """
+        path = self._path(key)
+        if not path.exists() or not path.resolve().is_relative_to(self.root.resolve()):
+            raise KeyError(key)
+        return path
+
+    def exists(self, key: str) -> bool:
+        return self._path(key).exists()
+
+    def read(self, key: str) -> bytes:
+        """The bytes of a document.
+
+        Raises:
+            KeyError: there is no such document.
+        """
+        try:
+            return self._path(key).read_bytes()
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            raise KeyError(key) from None
+        except OSError as error:
+            raise _translate(error, key) from error
+
+    def write(self, key: str, content: bytes) -> None:
+        """Write or replace a document; a reader sees the old one or the new one, never a part."""
+        path = self._path(key)
+        with _store_errors(key):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self._staged(content)
+            os.replace(temporary, path)
+            _sync_folder(path.parent)
+
+    def create(self, key: str, content: bytes) -> bool:
+        """Create a document unless there is one; of several callers exactly one gets True."""
+        path = self._path(key)
+        with _store_errors(key):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self._staged(content)
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+            finally:
+                temporary.unlink()
+            _sync_folder(path.parent)
+        return True
+
+    def adopt(self, key: str, file: Path) -> None:
+        """Move a finished file from `staging_file` to `key`, whole."""
+        path = self._path(key)
+        with _store_errors(key):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(file, path)
+            _sync_folder(path.parent)
+
+    def staging_file(self) -> Path:
+        """A new path on the store's own filesystem for a file that is still being written."""
+        with _store_errors(STAGING):
+            folder = self.root / STAGING
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder / secrets.token_hex(12)
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Names directly below `prefix`, sorted; nothing where there is no such folder."""
+        try:
+            yield from sorted(os.listdir(self._path(prefix)))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+
+    def delete(self, key: str) -> None:
+        """Remove a document or a folder with everything in it; it may be absent."""
+        path = self._path(key)
+        with _store_errors(key):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def free_bytes(self) -> int:
+        """Bytes that can still be written."""
+        with _store_errors(""):
+            self.root.mkdir(parents=True, exist_ok=True)
+            return shutil.disk_usage(self.root).free
+
+    def _staged(self, content: bytes) -> Path:
+        temporary = self.staging_file()
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        return temporary
+
+    def _path(self, key: str) -> Path:
+        parts = key.split("/")
+        if not all(KEY_PART.fullmatch(part) for part in parts):
+            raise KeyError(key)
+        return self.root.joinpath(*parts)
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 (hex) of a file's bytes, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make `target` the same file as `source`, by hard link where the filesystem can."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        target.unlink()
+        link_or_copy(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
+            raise
+        shutil.copyfile(source, target)
+
+
+@contextmanager
+def _store_errors(key: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _translate(error, key) from error
+
+
+def _translate(error: OSError, key: str) -> ArtifactStoreError:
+    hints = {
+        errno.ENOSPC: "free some space, or give the store a larger volume",
+        errno.EDQUOT: "the store's quota is used up",
+        errno.EACCES: "the store's folder must be writable for the uid that the services run under",
+        errno.EROFS: "the store's folder is mounted read-only",
+    }
+    code = error.errno or 0
+    return ArtifactStoreError(
+        f"the artifact store cannot be used: {os.strerror(code) if code else error}",
+        where=key,
+        hint=hints.get(code, ""),
+    )
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,52 @@
+"""The queue: RQ as transport. A message says only which job and which attempt; the record says everything else."""
+
+from redis import Redis
+from rq import Queue
+from rq.exceptions import NoSuchJobError
+from rq.job import Job
+from rq.serializers import JSONSerializer
+
+QUEUE_NAME = "eyrie-jobs"
+ENTRY_POINT = "services.worker.main.run_job"
+NO_LIMIT = -1  # stages have their own limits
+FINISHED_TTL_S = 60  # RQ's own results are not used: the record is the truth
+
+
+class JobQueue:
+    """Puts jobs in line and takes them out of it."""
+
+    def __init__(self, redis_url: str) -> None:
+        self.redis = Redis.from_url(redis_url)  # RQ needs bytes, the job store text
+        self.queue = Queue(QUEUE_NAME, connection=self.redis, serializer=JSONSerializer)
+
+    def enqueue(self, job_id: str, attempt: int) -> None:
+        """Put an attempt in line. A second message for one attempt does no harm: its run finds the first one alive."""
+        self.queue.enqueue_call(
+            ENTRY_POINT,
+            args=(job_id,),
+            job_id=message_id(job_id, attempt),
+            timeout=NO_LIMIT,
+            result_ttl=FINISHED_TTL_S,
+            failure_ttl=FINISHED_TTL_S,
+        )
+
+    def is_waiting(self, job_id: str, attempt: int) -> bool:
+        """Tell whether the attempt stands in the line itself (whatever RQ believes of its status)."""
+        return self.queue.get_job_position(message_id(job_id, attempt)) is not None
+
+    def position(self, job_id: str, attempt: int) -> int | None:
+        """Place in line, counted from 1; None when it is not waiting."""
+        place = self.queue.get_job_position(message_id(job_id, attempt))
+        return None if place is None else place + 1
+
+    def remove(self, job_id: str, attempt: int) -> None:
+        """Take an attempt out of the line, if it is there."""
+        try:
+            Job.fetch(message_id(job_id, attempt), connection=self.redis, serializer=JSONSerializer).delete()
+        except NoSuchJobError:
+            self.redis.lrem(self.queue.key, 0, message_id(job_id, attempt))
+
+
+def message_id(job_id: str, attempt: int) -> str:
+    """RQ's id for one attempt at a job."""
+    return f"{job_id}-{attempt}"

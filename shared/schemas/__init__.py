@@ -1,0 +1,1 @@
+"""Typed documents that cross a process boundary: job documents, job records, manifests."""

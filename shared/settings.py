@@ -1,0 +1,45 @@
+"""Settings of all services, from the environment (`EYRIE_...`), with one meaning everywhere."""
+
+from functools import cache
+from pathlib import Path
+
+from pydantic import AliasChoices, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """What a deployment decides. Jobs decide the rest."""
+
+    model_config = SettingsConfigDict(env_prefix="EYRIE_", extra="ignore", populate_by_name=True)
+
+    redis_url: str = Field(
+        "redis://127.0.0.1:6379/0",
+        validation_alias=AliasChoices("EYRIE_REDIS_URL", "REDIS_URL"),
+        description="Redis with jobs, queue and leases.",
+    )
+    store_root: Path = Field(Path("var/store"), description="Artifact store: one folder that gateway and workers share.")
+    exchange_root: Path = Field(
+        Path("var/exchange"), description="Folder where the verifier leaves hidden states for the workers."
+    )
+    gateway_host: str = Field("127.0.0.1", description="Address that the gateway listens on.")
+    gateway_port: int = Field(8700, ge=1, le=65535, description="Port that the gateway listens on.")
+    verifier_url: str | None = Field(None, description="Base URL of the fleet's own verifier, without /v1.")
+    verifier_start_timeout_s: int = Field(3600, ge=10, description="Seconds that a started verifier may take to answer.")
+    gpus: str = Field(
+        "",
+        validation_alias=AliasChoices("EYRIE_GPUS", "GPUS"),
+        description="GPUs of this worker, such as `0,1`; empty: all that NVML finds.",
+    )
+    max_upload_bytes: int = Field(64 * 1024**3, ge=1, description="Largest dataset file.")
+    max_row_bytes: int = Field(16 * 1024**2, ge=1024, description="Longest line of a dataset file.")
+    max_queued_jobs: int = Field(10000, ge=1, description="Jobs that may wait; more are refused.")
+    max_attempts: int = Field(5, ge=1, description="Attempts at a job whose worker is lost.")
+    run_lease_s: int = Field(30, ge=3, description="Seconds after which a silent run counts as lost.")
+    stop_grace_s: int = Field(60, ge=1, description="Seconds between SIGTERM and SIGKILL for a stage.")
+    reconcile_interval_s: float = Field(5.0, gt=0, description="Seconds between two looks of the reconciler.")
+
+
+@cache
+def get_settings() -> Settings:
+    """The settings of this process, read once."""
+    return Settings()

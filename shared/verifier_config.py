@@ -1,0 +1,87 @@
+"""Reads a verifier's `config.json` without its code: the few numbers that decide whether a job can work."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from shared.errors import UserError
+
+
+class VerifierConfig(BaseModel):
+    """The text model's dimensions; `raw` is the text part of `config.json` as it stands."""
+
+    model_config = ConfigDict(frozen=True)
+
+    num_hidden_layers: int
+    hidden_size: int
+    vocab_size: int
+    raw: dict[str, Any]
+
+
+def find_model_folder(model: str, revision: str | None = None) -> Path | None:
+    """Return the folder of a model on this machine, or None where only its hub id is known here.
+
+    An absolute or existing path is taken as it is. A hub id is looked up in the local Hugging Face cache; nothing is
+    downloaded.
+
+    Raises:
+        UserError: `model` is a path and there is no such folder.
+    """
+    if model.startswith(("/", "./", "../", "~")) or Path(model).is_dir():
+        folder = Path(model).expanduser()
+        if not folder.is_dir():
+            raise UserError(
+                "there is no such verifier folder", where=model, hint="give a folder that the workers can see, or a hub id"
+            )
+        return folder
+    snapshots = _hub_cache() / f"models--{model.replace('/', '--')}"
+    reference = snapshots / "refs" / (revision or "main")
+    commit = reference.read_text().strip() if reference.is_file() else revision
+    folder = snapshots / "snapshots" / commit if commit else snapshots / "absent"
+    return folder if (folder / "config.json").is_file() else None
+
+
+def read_verifier_config(folder: Path) -> VerifierConfig:
+    """Read `config.json`, nested (`text_config`) or flat.
+
+    Raises:
+        UserError: the file is missing, is not JSON, or lacks a dimension.
+    """
+    path = folder / "config.json"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            "the verifier's folder has no config.json", where=str(folder), hint="give the folder of a complete checkpoint"
+        ) from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"config.json is not JSON: {error}", where=str(path)) from None
+    except OSError as error:
+        raise UserError(f"config.json cannot be read: {error.strerror}", where=str(path)) from None
+    text = document.get("text_config", document) if isinstance(document, dict) else {}
+    missing = [
+        name
+        for name in ("num_hidden_layers", "hidden_size", "vocab_size")
+        if not isinstance(text.get(name), int) or text[name] < 1
+    ]
+    if missing:
+        raise UserError(
+            f"config.json has no positive {', '.join(missing)}",
+            where=str(path),
+            hint="the text model's dimensions stand at the top level or in text_config",
+        )
+    return VerifierConfig(
+        num_hidden_layers=text["num_hidden_layers"],
+        hidden_size=text["hidden_size"],
+        vocab_size=text["vocab_size"],
+        raw=text,
+    )
+
+
+def _hub_cache() -> Path:
+    if cache := os.environ.get("HF_HUB_CACHE"):
+        return Path(cache)
+    return Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser() / "hub"
