@@ -1,12 +1,13 @@
 """Job records in Redis: versioned compare-and-set, progress fenced by token, bounded event streams.
 
 Keys (all below `eyrie:`):
-    job:ID         hash: `record` (JSON), `version`, `token`, `progress` (JSON)
+    job:ID         hash: `record` (JSON), `version`, `token`, `status`, `preset`, `progress` (JSON)
     jobs           sorted set of ids by time of creation
     jobs:active    set of ids that are not terminal
     events:ID      stream, at most `EVENTS_KEPT` entries
     run:ID         the token of the live run; expires when its worker falls silent
-    idempotency:K  hash: `body` (digest), `job` (id once created)
+    gpu:HOST:ID    the token of the run that has the GPU
+    stage:S:KEY    the token of the run that computes a stage key; equal jobs wait for it
 """
 
 import json
@@ -16,6 +17,7 @@ from typing import Any, cast
 from redis import Redis
 from redis.exceptions import WatchError
 
+from shared import leases
 from shared.artifact_store import LocalArtifactStore
 from shared.errors import InternalError
 from shared.ids import new_id
@@ -31,14 +33,6 @@ SET_IF_TOKEN = """
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[1], 'progress', ARGV[2])
 return 1
-"""
-RENEW_IF_TOKEN = """
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-return redis.call('PEXPIRE', KEYS[1], ARGV[2])
-"""
-RELEASE_IF_TOKEN = """
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-return redis.call('DEL', KEYS[1])
 """
 
 
@@ -67,6 +61,10 @@ class JobStore:
         self.append_event(record.id, "job", {"status": record.status})
         return record
 
+    def restore(self, record: JobRecord) -> bool:
+        """Put a record back that Redis lost; False when Redis has one."""
+        return self._insert(record)
+
     def get(self, job_id: str) -> JobRecord:
         """Return the record as it is now, with the running stage's progress.
 
@@ -78,9 +76,27 @@ class JobStore:
             raise JobNotFound(job_id)
         return _with_progress(JobRecord.model_validate_json(values[0]), values[1])
 
-    def list_ids(self) -> list[str]:
-        """Ids of all jobs, newest first."""
-        return cast("list[str]", self.redis.zrevrange(f"{PREFIX}jobs", 0, -1))
+    def list_ids(self, after: str | None = None, limit: int = -1) -> list[str]:
+        """Ids of jobs, newest first: all, or `limit` of them that follow the job `after`.
+
+        Raises:
+            JobNotFound: there is no job `after`.
+        """
+        first = 0
+        if after is not None:
+            rank = self.redis.zrevrank(f"{PREFIX}jobs", after)
+            if rank is None:
+                raise JobNotFound(after)
+            first = int(cast("int", rank)) + 1
+        last = first + limit - 1 if limit >= 0 else -1
+        return cast("list[str]", self.redis.zrevrange(f"{PREFIX}jobs", first, last))
+
+    def labels(self, ids: Iterable[str]) -> list[tuple[str | None, str | None]]:
+        """Status and preset of each id, without reading the records."""
+        pipeline = self.redis.pipeline(transaction=False)
+        for job_id in ids:
+            pipeline.hmget(self._key(job_id), ["status", "preset"])
+        return [(status, preset) for status, preset in pipeline.execute()]
 
     def get_many(self, ids: Iterable[str]) -> Iterator[JobRecord]:
         """Records of those ids that exist, in the order given."""
@@ -114,7 +130,7 @@ class JobStore:
         """
         key = self._key(job_id)
         for _ in range(MAX_CONFLICTS):
-            with self.redis.pipeline() as pipeline:
+            with cast("Any", self.redis.pipeline()) as pipeline:
                 pipeline.watch(key)
                 text = cast("str | None", pipeline.hget(key, "record"))
                 if text is None:
@@ -128,12 +144,13 @@ class JobStore:
                 if before in TERMINAL:
                     return JobRecord.model_validate_json(text)
                 self._stamp(record, before)
-                if record.status in TERMINAL:
-                    self._keep_terminal(record)
+                kept = record.status in TERMINAL and self._keep_terminal(record)
                 try:
                     self._write(pipeline, record)
                 except WatchError:
                     continue
+            if record.status in TERMINAL and not kept:  # what a lost race left there
+                self.artifacts.write(_terminal_key(job_id), record.model_dump_json().encode())
             if record.status != before:
                 self.append_event(
                     job_id, "job", {"status": record.status, "reason": record.status_reason, "attempt": record.attempt}
@@ -143,20 +160,24 @@ class JobStore:
 
     def set_progress(self, job_id: str, token: str, progress: Progress) -> bool:
         """Show how far the running stage is; False when `token` is no longer the live one."""
-        script = self.redis.eval(SET_IF_TOKEN, 1, self._key(job_id), token, progress.model_dump_json())
-        return bool(script)
+        return bool(self.redis.eval(SET_IF_TOKEN, 1, self._key(job_id), token, progress.model_dump_json()))
 
     def acquire_run(self, job_id: str, token: str, lease_s: int) -> bool:
-        """Become the job's one live run, unless another one lives."""
-        return bool(self.redis.set(self._run_key(job_id), token, nx=True, px=lease_s * 1000))
+        """Become the job's one live run, or say that it still lives; False while another one does."""
+        return leases.acquire(self.redis, [self._run_key(job_id)], token, lease_s)
 
-    def renew_run(self, job_id: str, token: str, lease_s: int) -> bool:
-        """Say that the run lives; False when it was taken for lost."""
-        return bool(self.redis.eval(RENEW_IF_TOKEN, 1, self._run_key(job_id), token, lease_s * 1000))
+    def acquire_keys(self, keys: list[str], token: str, lease_s: int) -> bool:
+        """Lease `gpu:...` and `stage:...` keys for a run; all of them or none."""
+        return leases.acquire(self.redis, [PREFIX + key for key in keys], token, lease_s)
+
+    def release_keys(self, keys: list[str], token: str) -> None:
+        """Give leased keys back."""
+        for key in keys:
+            leases.release(self.redis, PREFIX + key, token)
 
     def release_run(self, job_id: str, token: str) -> None:
         """Say that the run has ended."""
-        self.redis.eval(RELEASE_IF_TOKEN, 1, self._run_key(job_id), token)
+        leases.release(self.redis, self._run_key(job_id), token)
 
     def run_token(self, job_id: str) -> str | None:
         """Token of the live run, if there is one."""
@@ -175,37 +196,22 @@ class JobStore:
         )
         return [(i, {"type": e["type"], "at": e["at"], "data": json.loads(e["data"])}) for i, e in entries]
 
-    def claim_idempotency(self, key: str, body: str, keep_s: int = 86400) -> tuple[str, str | None]:
-        """Claim an idempotency key for a request body (by digest).
-
-        Returns:
-            `("new", None)`, or `("done", job id)`, `("pending", None)`, `("conflict", None)` when the key was used with
-            another body.
-        """
-        name = f"{PREFIX}idempotency:{key}"
-        if self.redis.hsetnx(name, "body", body):
-            self.redis.expire(name, keep_s)
-            return "new", None
-        known, job_id = cast("list[str | None]", self.redis.hmget(name, ["body", "job"]))
-        if known != body:
-            return "conflict", None
-        return ("done", job_id) if job_id else ("pending", None)
-
-    def settle_idempotency(self, key: str, job_id: str | None) -> None:
-        """Remember the job that a key stands for, or (None) free the key after a refusal."""
-        name = f"{PREFIX}idempotency:{key}"
-        if job_id is None:
-            self.redis.delete(name)
-        else:
-            self.redis.hset(name, "job", job_id)
-
-    def _insert(self, record: JobRecord) -> None:
-        pipeline = self.redis.pipeline()
-        pipeline.hset(self._key(record.id), mapping=_hash_fields(record))
-        pipeline.zadd(f"{PREFIX}jobs", {record.id: record.created_at.timestamp()})
-        if record.status not in TERMINAL:
-            pipeline.sadd(f"{PREFIX}jobs:active", record.id)
-        pipeline.execute()
+    def _insert(self, record: JobRecord) -> bool:
+        key = self._key(record.id)
+        with cast("Any", self.redis.pipeline()) as pipeline:
+            pipeline.watch(key)
+            if pipeline.exists(key):
+                return False
+            pipeline.multi()
+            pipeline.hset(key, mapping=_hash_fields(record))
+            pipeline.zadd(f"{PREFIX}jobs", {record.id: record.created_at.timestamp()})
+            if record.status not in TERMINAL:
+                pipeline.sadd(f"{PREFIX}jobs:active", record.id)
+            try:
+                pipeline.execute()
+            except WatchError:
+                return False
+        return True
 
     def _write(self, pipeline: Any, record: JobRecord) -> None:
         pipeline.multi()
@@ -225,8 +231,8 @@ class JobStore:
             record.finished_at = record.updated_at
             record.token = None
 
-    def _keep_terminal(self, record: JobRecord) -> None:
-        self.artifacts.create(f"jobs/{record.id}/terminal.json", record.model_dump_json().encode())
+    def _keep_terminal(self, record: JobRecord) -> bool:
+        return self.artifacts.create(_terminal_key(record.id), record.model_dump_json().encode())
 
     def _key(self, job_id: str) -> str:
         return f"{PREFIX}job:{job_id}"
@@ -235,8 +241,18 @@ class JobStore:
         return f"{PREFIX}run:{job_id}"
 
 
+def _terminal_key(job_id: str) -> str:
+    return f"jobs/{job_id}/terminal.json"
+
+
 def _hash_fields(record: JobRecord) -> dict[Any, Any]:
-    return {"record": record.model_dump_json(), "version": record.version, "token": record.token or ""}
+    return {
+        "record": record.model_dump_json(),
+        "version": record.version,
+        "token": record.token or "",
+        "status": record.status.value,
+        "preset": record.spec.preset,
+    }
 
 
 def _with_progress(record: JobRecord, progress: str | None) -> JobRecord:

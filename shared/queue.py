@@ -15,8 +15,8 @@ FINISHED_TTL_S = 60  # RQ's own results are not used: the record is the truth
 class JobQueue:
     """Puts jobs in line and takes them out of it."""
 
-    def __init__(self, redis_url: str) -> None:
-        self.redis = Redis.from_url(redis_url)  # RQ needs bytes, the job store text
+    def __init__(self, redis_url: str, redis: Redis | None = None) -> None:
+        self.redis = redis or Redis.from_url(redis_url)  # RQ needs bytes, the job store text
         self.queue = Queue(QUEUE_NAME, connection=self.redis, serializer=JSONSerializer)
 
     def enqueue(self, job_id: str, attempt: int) -> None:
@@ -29,6 +29,10 @@ class JobQueue:
             result_ttl=FINISHED_TTL_S,
             failure_ttl=FINISHED_TTL_S,
         )
+
+    def waiting(self) -> int:
+        """How many messages stand in line."""
+        return int(self.queue.count)
 
     def is_waiting(self, job_id: str, attempt: int) -> bool:
         """Tell whether the attempt stands in the line itself (whatever RQ believes of its status)."""

@@ -34,6 +34,7 @@ class StageContext:
         endpoint: base URL of the verifier, for stages that need it.
         served_model: model name to send to the verifier.
         gpus: leased GPUs (UUIDs or indices); empty on CPU.
+        gpu_verifier: whether the verifier runs on GPUs, as far as this worker can tell.
         report: where progress, metrics and warnings go.
     """
 
@@ -49,6 +50,7 @@ class StageContext:
     endpoint: str | None
     served_model: str | None
     gpus: tuple[str, ...]
+    gpu_verifier: bool
     report: "Reporter"
 
 

@@ -1,0 +1,71 @@
+"""Which GPUs this worker may use, and leasing them for a stage: all that it asks for, or none."""
+
+import hashlib
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from services.worker.run_control import RunControl
+from shared.errors import CapacityError
+
+WAIT_S = 1.0
+
+
+def local_gpus(setting: str) -> list[str]:
+    """GPUs of this worker: those of the setting (`0,1` or UUIDs), else all that `nvidia-smi` lists, by UUID."""
+    if setting.strip():
+        return [part.strip() for part in setting.split(",") if part.strip()]
+    try:
+        listing = subprocess.run(
+            ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"], capture_output=True, text=True, timeout=30
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return []
+    return listing.stdout.split() if listing.returncode == 0 else []
+
+
+@contextmanager
+def leased_gpus(control: RunControl, available: list[str], count: int, where: str) -> Iterator[list[str]]:
+    """Lease `count` of the available GPUs for the length of a block; waits until they are free.
+
+    Raises:
+        CapacityError: this worker has fewer.
+        Interrupted, Fenced: while waiting.
+    """
+    if count > len(available):
+        raise CapacityError(
+            f"{count} GPUs are asked for and this worker has {len(available)}",
+            where=where,
+            hint="ask for fewer, or use 0 to run on the CPU" if not available else "ask for at most that many",
+        )
+    chosen = _take(control, available, count)
+    try:
+        yield chosen
+    finally:
+        control.release([_key(gpu) for gpu in chosen])
+
+
+def _take(control: RunControl, available: list[str], count: int) -> list[str]:
+    if count == 0:
+        return []
+    started = time.monotonic()
+    while True:
+        taken: list[str] = []
+        for gpu in available:
+            if control.hold([_key(gpu)]):
+                taken.append(gpu)
+            if len(taken) == count:
+                return taken
+        control.release([_key(gpu) for gpu in taken])
+        # Runs that want several step back for different times, so that two of them cannot starve each other.
+        control.wait(WAIT_S + _jitter(control.token, time.monotonic() - started))
+
+
+def _jitter(token: str, waited: float) -> float:
+    return hashlib.sha256(f"{token}:{waited}".encode()).digest()[0] / 255
+
+
+def _key(gpu: str) -> str:
+    return f"gpu:{socket.gethostname()}:{gpu}"

@@ -1,0 +1,92 @@
+"""The worker: an RQ worker that takes one function only, and runs each job in a forked work horse.
+
+Run it with `python -m services.worker`. Its process imports no torch; stages do, in processes of their own. SIGTERM lets
+the running stage save what it has, hands the job to another worker, and ends this one.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from types import FrameType
+
+from redis import Redis
+from redis.exceptions import RedisError
+from rq import Worker
+from rq.job import Job
+from rq.queue import Queue
+from rq.serializers import JSONSerializer
+
+from services.worker.pipeline import JobRun
+from services.worker.run_control import RunControl
+from shared.artifact_store import LocalArtifactStore
+from shared.ids import new_id
+from shared.job_store import JobNotFound, JobStore
+from shared.queue import ENTRY_POINT, JobQueue
+from shared.settings import get_settings
+
+log = logging.getLogger(__name__)
+WORKER_TTL_S = 45
+MAINTENANCE_INTERVAL_S = 30
+
+
+class JobWorker(Worker):
+    """RQ's worker, closed to every function but `run_job`, that passes SIGTERM on to the running job."""
+
+    def perform_job(self, job: Job, queue: Queue, *args: object, **kwargs: object) -> bool:
+        if job.func_name != ENTRY_POINT:
+            raise PermissionError(f"this worker runs {ENTRY_POINT} only, not {job.func_name}")
+        return bool(super().perform_job(job, queue, *args, **kwargs))
+
+    def handle_warm_shutdown_request(self) -> None:
+        super().handle_warm_shutdown_request()
+        if self.horse_pid:
+            os.kill(self.horse_pid, signal.SIGTERM)
+
+
+def run_job(job_id: str) -> None:
+    """What the queue calls, in the work horse: one attempt at a job."""
+    settings = get_settings()
+    stopping = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    jobs = JobStore(Redis.from_url(settings.redis_url, decode_responses=True), LocalArtifactStore(settings.store_root))
+    control = RunControl(jobs, job_id, new_id("run"), settings.run_lease_s, stopping)
+    try:
+        JobRun(jobs, JobQueue(settings.redis_url), settings, control, socket.gethostname()).run()
+    except JobNotFound:
+        log.warning("job %s: there is no such record; its message is dropped", job_id)
+
+
+def main() -> int:
+    """Work until told to stop."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    settings = get_settings()
+    queue = JobQueue(settings.redis_url)
+    try:
+        queue.redis.ping()
+    except RedisError as error:
+        print(f"worker: Redis does not answer at {_without_password(settings.redis_url)}: {error}", file=sys.stderr)
+        return 1
+    worker = JobWorker(
+        [queue.queue],
+        connection=queue.redis,
+        serializer=JSONSerializer,
+        worker_ttl=WORKER_TTL_S,
+        maintenance_interval=MAINTENANCE_INTERVAL_S,
+    )
+    worker.work(logging_level="WARNING")
+    return 0
+
+
+def _without_password(url: str) -> str:
+    return url.rsplit("@", 1)[-1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

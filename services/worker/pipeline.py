@@ -1,0 +1,197 @@
+"""One attempt at a job: its stages in order, and every way out of it written into the record."""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+from redis.exceptions import RedisError
+
+from services.worker.gpus import local_gpus
+from services.worker.run_control import CancelRequested, PauseRequested, RunControl, WorkerStopping
+from services.worker.stage_attempt import StageAttempt, StageFailed
+from services.worker.stage_inputs import StageInputs
+from services.worker.supervision import end_tree
+from services.worker.verifier_session import VerifierSession
+from shared.errors import EyrieError, InternalError, StatusReason
+from shared.job_store import Fenced, JobStore
+from shared.queue import JobQueue
+from shared.schemas.job import DONE_STAGES, ErrorDetail, JobRecord, JobStatus, Stage, StageStatus, now
+from shared.schemas.manifest import Manifest
+from shared.settings import Settings
+
+log = logging.getLogger(__name__)
+NEEDS_VERIFIER = frozenset({Stage.GENERATE, Stage.CAPTURE})
+REDIS_RETRY_S = 1.0
+LEFTOVER_GRACE_S = 5.0
+EQUAL_JOB_POLL_S = 1.0
+
+
+class JobRun:
+    """Takes a job from where it stands to a terminal state, or as far as somebody lets it."""
+
+    def __init__(self, jobs: JobStore, queue: JobQueue, settings: Settings, control: RunControl, worker: str) -> None:
+        self.jobs, self.queue, self.settings, self.control, self.worker = jobs, queue, settings, control, worker
+        self.job_id, self.token = control.job_id, control.token
+        self.gpus = local_gpus(settings.gpus)
+
+    def run(self) -> None:
+        """Run the job's unfinished stages; every way out leaves a record that says what happened."""
+        try:
+            self._run_to_the_end()
+        except Fenced:
+            log.warning("job %s: another attempt has taken over; this one changes nothing", self.job_id)
+        finally:
+            end_tree(self.token, None, LEFTOVER_GRACE_S)
+            self._insist(self._release)
+
+    def _run_to_the_end(self) -> None:
+        try:
+            record = self._begin()
+            if record is not None:
+                self._run_stages(record)
+                self._finish(JobStatus.SUCCEEDED)
+        except CancelRequested:
+            self._finish(JobStatus.CANCELLED, StatusReason.STOPPED_BY_USER)
+        except PauseRequested:
+            self._finish(JobStatus.PAUSED, StatusReason.STOPPED_BY_USER)
+        except WorkerStopping:
+            self._hand_over()
+        except StageFailed as failure:
+            self._fail(failure.detail)
+        except EyrieError as error:
+            self._fail(ErrorDetail.from_error(error))
+        except Fenced:
+            raise
+        except Exception as error:
+            log.exception("job %s: defect", self.job_id)
+            self._fail(ErrorDetail.from_error(InternalError(f"{type(error).__name__}: {error}")))
+
+    def _begin(self) -> JobRecord | None:
+        if not self.jobs.acquire_run(self.job_id, self.token, self.settings.run_lease_s):
+            return None
+
+        def start(record: JobRecord) -> None:
+            if record.status in (JobStatus.QUEUED, JobStatus.RUNNING):
+                record.status = JobStatus.RUNNING
+                record.token, record.worker = self.token, self.worker
+                record.status_reason, record.status_message = None, ""
+
+        record = self.jobs.update(self.job_id, start)
+        return record if record.token == self.token else None
+
+    def _run_stages(self, record: JobRecord) -> None:
+        inputs = StageInputs(record.spec, self.jobs.artifacts)
+        with contextlib.closing(VerifierSession(record.spec, inputs, self.control)) as session:
+            for stage in Stage:
+                if stage not in NEEDS_VERIFIER:
+                    session.close()
+                inputs.add(self._ensure_stage(record, stage, inputs, session))
+
+    def _ensure_stage(
+        self, record: JobRecord, stage: Stage, inputs: StageInputs, session: VerifierSession
+    ) -> Manifest:
+        attempt = StageAttempt(record, stage, inputs, self.jobs.artifacts, self.settings, self.control, self.gpus)
+        while (manifest := attempt.finished()) is None:
+            if self.control.hold([attempt.lease]):
+                try:
+                    number = self._record_started(stage, attempt.key)
+                    manifest = attempt.run(number, session if stage in NEEDS_VERIFIER else None)
+                    self._insist(self._check_fence)
+                    manifest = attempt.commit(manifest)
+                    self._record_done(attempt, manifest, StageStatus.SUCCEEDED)
+                    return manifest
+                finally:
+                    self.control.release([attempt.lease])
+            self.control.wait(EQUAL_JOB_POLL_S)
+        if record.stage(stage).status not in DONE_STAGES:
+            self._record_done(attempt, manifest, StageStatus.REUSED)
+        return manifest
+
+    def _check_fence(self) -> None:
+        if self.jobs.get(self.job_id).token != self.token:
+            raise Fenced(self.job_id)
+
+    def _record_started(self, stage: Stage, key: str) -> int:
+        def change(record: JobRecord) -> None:
+            entry = record.stage(stage)
+            entry.status, entry.key, entry.attempt = StageStatus.RUNNING, key, entry.attempt + 1
+            entry.started_at, entry.finished_at, entry.seconds = now(), None, None
+
+        record = self._update(change)
+        self._event(stage, StageStatus.RUNNING)
+        return record.stage(stage).attempt
+
+    def _record_done(self, attempt: StageAttempt, manifest: Manifest, status: StageStatus) -> None:
+        stage = manifest.stage
+        draft = attempt.register_draft(manifest) if stage == Stage.PUBLISH else None
+
+        def change(record: JobRecord) -> None:
+            entry = record.stage(stage)
+            entry.status, entry.key, entry.manifest = status, manifest.key, attempt.manifest_key
+            entry.summary, entry.seconds = manifest.summary, manifest.seconds
+            entry.started_at, entry.finished_at = entry.started_at or now(), now()
+            record.draft = draft or record.draft
+
+        self._update(change)
+        self._event(stage, status)
+
+    def _finish(self, status: JobStatus, reason: StatusReason | None = None) -> None:
+        def change(record: JobRecord) -> None:
+            stopped = record.status == JobStatus.CANCELLING
+            record.status = JobStatus.CANCELLED if stopped else status
+            record.status_reason = StatusReason.STOPPED_BY_USER if stopped else reason
+            _close_stages(record, StageStatus.CANCELLED if status == JobStatus.CANCELLED else StageStatus.PENDING)
+
+        self._update(change)
+
+    def _fail(self, detail: ErrorDetail) -> None:
+        def change(record: JobRecord) -> None:
+            wanted = JobStatus.CANCELLED if record.status == JobStatus.CANCELLING else JobStatus.FAILED
+            record.status, record.status_reason = wanted, detail.reason
+            record.status_message, record.error = detail.message, detail
+            _close_stages(record, StageStatus.FAILED)
+
+        self._update(change)
+
+    def _hand_over(self) -> None:
+        def change(record: JobRecord) -> None:
+            record.attempt += 1
+            record.token = None
+            record.status_reason = StatusReason.WORKER_LOST
+            record.status_message = "the worker was stopped; another one goes on"
+            _close_stages(record, StageStatus.PENDING)
+
+        record = self._update(change)
+        self._insist(self._release)
+        self._insist(lambda: self.queue.enqueue(self.job_id, record.attempt))
+
+    def _update(self, change: Callable[[JobRecord], None]) -> JobRecord:
+        result: list[JobRecord] = []
+        self._insist(lambda: result.append(self.jobs.update(self.job_id, change, token=self.token)))
+        return result[-1]
+
+    def _insist(self, action: Callable[[], object]) -> None:
+        """Do it, waiting for a Redis that is away; what was computed is not lost for that."""
+        while True:
+            try:
+                action()
+                return
+            except RedisError as error:
+                log.warning("job %s: Redis does not answer, waiting: %s", self.job_id, error)
+                time.sleep(REDIS_RETRY_S)
+
+    def _release(self) -> None:
+        self.control.release(self.control.held)
+        self.jobs.release_run(self.job_id, self.token)
+
+    def _event(self, stage: Stage, status: StageStatus) -> None:
+        self._insist(lambda: self.jobs.append_event(self.job_id, "stage", {"stage": stage, "status": status}))
+
+
+def _close_stages(record: JobRecord, status: StageStatus) -> None:
+    for stage in record.stages:
+        if stage.status == StageStatus.RUNNING:
+            stage.status, stage.finished_at = status, now()
+            if stage.started_at is not None:
+                stage.seconds = max(0.0, (stage.finished_at - stage.started_at).total_seconds())

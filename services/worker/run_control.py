@@ -1,0 +1,101 @@
+"""A live run's tie to its record: it renews the lease and learns when it must stop."""
+
+import logging
+import threading
+import time
+
+from redis.exceptions import RedisError
+
+from shared.job_store import Fenced, JobNotFound, JobStore
+from shared.schemas.job import JobStatus
+
+log = logging.getLogger(__name__)
+CHECK_INTERVAL_S = 0.5
+
+
+class Interrupted(Exception):
+    """The run has to stop before its end; the class says why."""
+
+
+class CancelRequested(Interrupted):
+    """A person cancelled the job."""
+
+
+class PauseRequested(Interrupted):
+    """A person paused the job."""
+
+
+class WorkerStopping(Interrupted):
+    """This worker was told to stop; another one shall go on."""
+
+
+class RunControl:
+    """Holds the run lease of one attempt.
+
+    A Redis that does not answer is waited out: the run goes on, and settles its lease when Redis is back.
+    """
+
+    def __init__(self, jobs: JobStore, job_id: str, token: str, lease_s: int, stopping: threading.Event) -> None:
+        self.jobs, self.job_id, self.token, self.lease_s = jobs, job_id, token, lease_s
+        self.stopping = stopping
+        self.held: list[str] = []
+        self._next_check = 0.0
+        self._next_renewal = 0.0
+
+    def check(self) -> None:
+        """Renew what is due; to be called several times a second.
+
+        Raises:
+            Interrupted: somebody wants the run to stop.
+            Fenced: another attempt has taken over.
+        """
+        if self.stopping.is_set():
+            raise WorkerStopping
+        moment = time.monotonic()
+        if moment < self._next_check:
+            return
+        self._next_check = moment + CHECK_INTERVAL_S
+        try:
+            self._check_record()
+            if moment >= self._next_renewal:
+                self._renew()
+                self._next_renewal = moment + self.lease_s / 3
+        except RedisError as error:
+            log.warning("job %s: Redis does not answer, going on: %s", self.job_id, error)
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, with one eye on the record."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self.check()
+            time.sleep(min(left, CHECK_INTERVAL_S))
+
+    def hold(self, keys: list[str]) -> bool:
+        """Lease further keys (GPUs, a stage) for as long as the run lives; all of them or none."""
+        if not self.jobs.acquire_keys(keys, self.token, self.lease_s):
+            return False
+        self.held.extend(key for key in keys if key not in self.held)
+        return True
+
+    def release(self, keys: list[str]) -> None:
+        """Give back what `hold` took."""
+        self.held = [key for key in self.held if key not in keys]
+        self.jobs.release_keys(keys, self.token)
+
+    def _check_record(self) -> None:
+        try:
+            record = self.jobs.get(self.job_id)
+        except JobNotFound:
+            raise Fenced(self.job_id) from None
+        if record.token != self.token:
+            raise Fenced(self.job_id)
+        if record.status == JobStatus.CANCELLING:
+            raise CancelRequested
+        if record.status == JobStatus.PAUSING:
+            raise PauseRequested
+
+    def _renew(self) -> None:
+        if not self.jobs.acquire_run(self.job_id, self.token, self.lease_s):
+            raise Fenced(self.job_id)
+        if self.held and not self.jobs.acquire_keys(self.held, self.token, self.lease_s):
+            raise Fenced(self.job_id)

@@ -1,0 +1,103 @@
+"""A stage's own process: `python -m services.worker.stage_main RUN.json RESULT.json`.
+
+Runs the stage, then hashes what it left in its `out` folder and writes the result. It holds no Redis connection and
+publishes nothing: that is the supervisor's. SIGTERM ends it as `SystemExit`, so that stages can clean up.
+"""
+
+import importlib
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import FrameType
+
+from services.worker.stage_context import Reporter, StageContext
+from services.worker.stage_run import StageResult, StageRun
+from services.worker.supervision import die_with_parent
+from shared.artifact_store import file_sha256
+from shared.errors import ArtifactStoreError, EyrieError, StatusReason
+from shared.schemas.job import ErrorDetail
+from shared.schemas.manifest import FileEntry
+
+TERMINATED = 128 + signal.SIGTERM
+
+
+def main(arguments: list[str]) -> int:
+    """Run the stage that `arguments[0]` describes; the result goes to `arguments[1]`."""
+    die_with_parent()
+    signal.signal(signal.SIGTERM, _terminate)
+    run = StageRun.model_validate_json(Path(arguments[0]).read_bytes())
+    started = time.monotonic()
+    try:
+        summary = importlib.import_module(f"services.worker.stages.{run.stage}").run(_context(run))
+        result = StageResult(files=hash_files(run.out), summary=summary, seconds=time.monotonic() - started)
+    except EyrieError as error:
+        result = StageResult(error=ErrorDetail.from_error(error), seconds=time.monotonic() - started)
+    except OSError as error:
+        traceback.print_exc()
+        detail = ErrorDetail.from_error(ArtifactStoreError(str(error), where=str(run.stage)))
+        result = StageResult(error=detail, seconds=time.monotonic() - started)
+    except Exception as error:
+        traceback.print_exc()
+        result = StageResult(error=_unexpected(error, run), seconds=time.monotonic() - started)
+    _write_whole(Path(arguments[1]), result.model_dump_json())
+    return 0 if result.error is None else 1
+
+
+def hash_files(out: Path) -> list[FileEntry]:
+    """List every file below `out` with size and SHA-256, sorted by path."""
+    paths = sorted(path for path in out.rglob("*") if path.is_file())
+    return [
+        FileEntry(path=path.relative_to(out).as_posix(), size=path.stat().st_size, sha256=file_sha256(path))
+        for path in paths
+    ]
+
+
+def _context(run: StageRun) -> StageContext:
+    return StageContext(
+        job_id=run.job_id,
+        stage=run.stage,
+        token=run.token,
+        spec=run.spec,
+        inputs=run.inputs,
+        out=run.out,
+        work=run.work,
+        previous=tuple(run.previous),
+        exchange=run.exchange,
+        endpoint=run.endpoint,
+        served_model=run.served_model,
+        gpus=tuple(run.gpus),
+        gpu_verifier=run.gpu_verifier,
+        report=Reporter.from_environment(),
+    )
+
+
+def _unexpected(error: Exception, run: StageRun) -> ErrorDetail:
+    reason = StatusReason.OOM_HOST if isinstance(error, MemoryError) else StatusReason.INTERNAL
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, which this process need not have imported
+        reason = StatusReason.OOM_GPU
+    return ErrorDetail(
+        reason=reason,
+        message=f"{type(error).__name__}: {error}"[:2000],
+        where=str(run.stage),
+        hint="the stage's log has the details",
+    )
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(TERMINATED)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,36 @@
+"""The documents that supervisor and stage process exchange: `run.json` in, `result.json` out."""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from shared.schemas.job import ErrorDetail, Stage
+from shared.schemas.manifest import FileEntry
+from shared.schemas.spec import Document, JobSpec, JsonObject
+
+
+class StageRun(Document):
+    """What a stage process is started with; the fields are those of `StageContext`."""
+
+    job_id: str
+    stage: Stage
+    token: str
+    spec: JobSpec
+    inputs: dict[str, Path]
+    out: Path
+    work: Path
+    previous: list[Path]
+    exchange: Path
+    endpoint: str | None = None
+    served_model: str | None = None
+    gpus: list[str] = Field(default_factory=list)
+    gpu_verifier: bool = False
+
+
+class StageResult(Document):
+    """What a stage process leaves behind: its files with their hashes and a summary, or an error."""
+
+    error: ErrorDetail | None = None
+    files: list[FileEntry] = Field(default_factory=list)
+    summary: JsonObject = Field(default_factory=dict)
+    seconds: float = Field(ge=0)

@@ -1,0 +1,167 @@
+"""Runs one stage as a child process and watches over it until it and everything it started is gone."""
+
+import json
+import logging
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from services.worker.run_control import RunControl
+from services.worker.stage_context import EVENTS_FD_VARIABLE
+from services.worker.stage_run import StageResult, StageRun
+from services.worker.supervision import end_tree, marked_environment
+from shared.errors import StageTimeoutError, StatusReason
+from shared.schemas.job import ErrorDetail, Progress, now
+
+log = logging.getLogger(__name__)
+POLL_S = 0.2
+RATE_WINDOW_S = 30.0
+LEFTOVER_GRACE_S = 5.0
+
+EventSink = Callable[[str, dict[str, Any]], None]
+
+
+class ProgressMeter:
+    """Turns counts into a rate over the last half minute and an estimate of what is left."""
+
+    def __init__(self) -> None:
+        self.points: deque[tuple[float, float]] = deque()
+
+    def measure(self, event: dict[str, Any]) -> Progress:
+        """Make a `Progress` of a stage's progress event."""
+        done, total, moment = float(event["done"]), float(event["total"]), time.monotonic()
+        self.points.append((moment, done))
+        while len(self.points) > 2 and moment - self.points[0][0] > RATE_WINDOW_S:
+            self.points.popleft()
+        (first_time, first_done) = self.points[0]
+        rate = (done - first_done) / (moment - first_time) if moment > first_time and done > first_done else None
+        metrics = {
+            name: float(value)
+            for name, value in event.items()
+            if name not in ("done", "total") and isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        return Progress(
+            done=done,
+            total=total,
+            unit=str(event["unit"]),
+            rate=rate,
+            eta_s=(total - done) / rate if rate else None,
+            metrics=metrics,
+            updated_at=now(),
+        )
+
+
+class StageSupervisor:
+    """One stage run: spawn, relay, watch, end."""
+
+    def __init__(self, run: StageRun, folder: Path, log_path: Path, control: RunControl, grace_s: float) -> None:
+        self.run_document, self.folder, self.log_path = run, folder, log_path
+        self.control, self.grace_s = control, grace_s
+        self.token = f"{run.token}.{run.stage}"
+        self.meter = ProgressMeter()
+        self.metrics: dict[str, float] = {}
+
+    def run(self, limit_s: float, environment: dict[str, str]) -> StageResult:
+        """Run the stage to its end.
+
+        Args:
+            limit_s: seconds that it may take.
+            environment: variables added to the child's, such as the leased GPUs.
+
+        Raises:
+            Interrupted, Fenced: from the run's control; the process tree is gone by then.
+            StageTimeoutError: the limit was reached; likewise.
+        """
+        result_path = self.folder / "result.json"
+        run_path = self.folder / "run.json"
+        run_path.write_text(self.run_document.model_dump_json(), encoding="utf-8")
+        read_end, write_end = os.pipe()
+        child_environment = marked_environment(self.token, {**environment, EVENTS_FD_VARIABLE: str(write_end)})
+        with self.log_path.open("ab") as log_file:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "services.worker.stage_main", str(run_path), str(result_path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log_file,
+                stderr=subprocess.STDOUT,
+                env=child_environment,
+                pass_fds=(write_end,),
+            )
+        os.close(write_end)
+        try:
+            self._watch(child, read_end, time.monotonic() + limit_s, limit_s)
+        except BaseException:
+            end_tree(self.token, child.pid, self.grace_s)
+            raise
+        finally:
+            child.wait()
+            end_tree(self.token, None, LEFTOVER_GRACE_S)
+        return _read_result(result_path, child.returncode, self.run_document)
+
+    def _watch(self, child: "subprocess.Popen[bytes]", read_end: int, deadline: float, limit_s: float) -> None:
+        events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        threading.Thread(target=_read_events, args=(read_end, events), daemon=True).start()
+        open_pipe = True
+        while open_pipe or child.poll() is None:
+            try:
+                event = events.get(timeout=POLL_S)
+                open_pipe = open_pipe and event is not None
+                if event is not None:
+                    self._relay(event)
+            except queue.Empty:
+                open_pipe = open_pipe and child.poll() is None
+            self.control.check()
+            if time.monotonic() > deadline:
+                raise StageTimeoutError(
+                    f"the stage did not end within its limit of {limit_s:g} s",
+                    where=str(self.run_document.stage),
+                    hint=f"raise limits.{self.run_document.stage}_s",
+                )
+
+    def _relay(self, event: dict[str, Any]) -> None:
+        jobs, job_id = self.control.jobs, self.run_document.job_id
+        stage = str(self.run_document.stage)
+        try:
+            match event.get("type"):
+                case "progress":
+                    progress = self.meter.measure(event)
+                    progress.metrics = {**self.metrics, **progress.metrics}
+                    jobs.set_progress(job_id, self.run_document.token, progress)
+                case "metric":
+                    self.metrics.update({k: float(v) for k, v in event["values"].items()})
+                    jobs.append_event(job_id, "metric", {"stage": stage, "step": event["step"], **event["values"]})
+                case str(kind):
+                    jobs.append_event(job_id, kind, {**event, "stage": stage})
+        except RedisError as error:
+            log.warning("job %s: an event of %s was not shown: %s", job_id, stage, error)
+
+
+def _read_events(read_end: int, events: "queue.Queue[dict[str, Any] | None]") -> None:
+    with os.fdopen(read_end, encoding="utf-8") as stream:
+        for line in stream:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict):
+                events.put(event)
+    events.put(None)
+
+
+def _read_result(path: Path, returncode: int, run: StageRun) -> StageResult:
+    if path.is_file():
+        return StageResult.model_validate_json(path.read_bytes())
+    if returncode == -9:
+        reason, message = StatusReason.OOM_HOST, "the stage's process was killed, most likely for lack of memory"
+    else:
+        reason, message = StatusReason.INTERNAL, f"the stage's process ended with code {returncode} and left no result"
+    error = ErrorDetail(reason=reason, message=message, where=str(run.stage), hint="the stage's log has the details")
+    return StageResult(error=error, seconds=0)

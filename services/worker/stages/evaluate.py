@@ -1,0 +1,200 @@
+"""evaluate: measures how many tokens of the draft the verifier accepts, on prompts that training never saw.
+
+In: `prepare` (held-out conversations), `train` (`draft/`, `untrained/`), `capture` and `vocab` (for offline estimates),
+`suite:NAME` datasets, `compare` (another draft). Out: `report.json`. In mode `vllm`, exactly the trained folder is served
+beside the verifier, and acceptance comes from differences of vLLM's counters; the same for the untrained draft.
+"""
+
+import asyncio
+import itertools
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from services.worker.conversations import RowRejected, parse_row, read_lines
+from services.worker.evaluation.acceptance import acceptance, evaluation_sampling, settled_counters
+from services.worker.evaluation.offline import estimate_acceptance
+from services.worker.rows import read_jsonl
+from services.worker.stage_context import StageContext
+from services.worker.supervision import RUN_TOKEN_VARIABLE
+from services.worker.turns import speaking_turns
+from services.worker.verifier_client import RowRefused, VerifierClient
+from services.worker.verifier_process import running_verifier
+from services.worker.verifier_session import served_model_name, verifier_fields
+from shared.errors import UserError, VerifierError
+from shared.schemas.spec import EvaluateSpec
+from shared.verifier_settings import VerifierSettings
+
+MIN_MODEL_LEN = 256
+
+
+def run(ctx: StageContext) -> dict[str, Any]:
+    """Evaluate the trained draft against the untrained one and, when named, another draft.
+
+    Returns:
+        The report: per suite and draft `acceptance_length`, `per_position` and the counts they come from, and the gate.
+
+    Raises:
+        UserError: a suite has no usable prompt.
+        VerifierError: vLLM does not start with the draft, or answers too few prompts.
+    """
+    evaluate = ctx.spec.evaluate
+    suites = {suite.name: _suite_prompts(ctx, suite.name, suite.dataset) for suite in evaluate.suites}
+    modes = {"trained": evaluate.mode}
+    if evaluate.baseline != "none":
+        modes["untrained"] = "offline" if evaluate.mode == "offline" else evaluate.baseline
+    if "compare" in ctx.inputs:
+        modes["compare"] = evaluate.mode
+    results: dict[str, dict[str, Any]] = {name: {} for name in suites}
+    offline = {name: _offline(ctx, _draft_folder(ctx, name)) for name, mode in modes.items() if mode == "offline"}
+    total = sum(len(prompts) for prompts in suites.values()) * sum(mode == "vllm" for mode in modes.values())
+    done = 0
+    for draft, mode in modes.items():
+        measured = asyncio.run(_in_vllm(ctx, draft, suites, done, total)) if mode == "vllm" else {}
+        done += sum(map(len, suites.values())) if mode == "vllm" else 0
+        for name in suites:
+            results[name][draft] = measured.get(name) or offline[draft]
+    report = {
+        "mode": evaluate.mode,
+        "num_speculative_tokens": evaluate.num_speculative_tokens,
+        "temperature": evaluate.temperature,
+        "suites": results,
+        "gate": judge(evaluate, results[evaluate.suites[0].name]),
+    }
+    (ctx.out / "report.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+    return report
+
+
+def judge(evaluate: EvaluateSpec, first_suite: dict[str, Any]) -> dict[str, Any]:
+    """Apply the gate to the first suite: `passed`, `failed`, or `none` where nothing is asked."""
+    gate, failures = evaluate.gate, []
+    trained = first_suite["trained"]["acceptance_length"]
+    untrained = first_suite.get("untrained", {}).get("acceptance_length")
+    if gate.min_acceptance_length is not None and (trained is None or trained < gate.min_acceptance_length):
+        failures.append(f"acceptance length {trained} is below {gate.min_acceptance_length}")
+    if gate.min_gain is not None:
+        gain = trained / untrained if trained and untrained else None
+        if gain is None or gain < gate.min_gain:
+            failures.append(f"gain {gain} over the untrained draft is below {gate.min_gain}")
+    asked = gate.min_acceptance_length is not None or gate.min_gain is not None
+    return {
+        "result": ("failed" if failures else "passed") if asked else "none",
+        "failures": failures,
+        "mode": evaluate.mode,
+    }
+
+
+async def _in_vllm(
+    ctx: StageContext, draft: str, suites: dict[str, list[dict[str, Any]]], done: int, total: int
+) -> dict[str, dict[str, Any]]:
+    spec = ctx.spec
+    sampling = evaluation_sampling(spec.data.sampling, spec.evaluate.temperature, spec.evaluate.max_tokens)
+    settings = VerifierSettings(
+        **{
+            **verifier_fields(spec, Path(spec.verifier.model), on_gpu=bool(ctx.gpus)),
+            "tensor_parallel_size": max(1, len(ctx.gpus)),
+            "mode": "draft",
+            "draft_path": _draft_folder(ctx, draft),
+            "num_speculative_tokens": spec.evaluate.num_speculative_tokens,
+            "max_model_len": max(MIN_MODEL_LEN, spec.data.max_seq_len + sampling.max_tokens),
+            "max_num_seqs": spec.evaluate.concurrency,
+        }
+    )
+    mark = f"{_own_mark(ctx)}.{draft}"
+    timeout_s = spec.limits.evaluate_s
+    ctx.report.progress(done, max(total, 1), "prompts")
+    with running_verifier(settings, mark=mark, log_path=ctx.work / f"vllm-{draft}.log", timeout_s=timeout_s) as url:
+        measured = {}
+        concurrency = spec.evaluate.concurrency
+        async with VerifierClient(url, served_model_name(spec), ctx.exchange, concurrency) as client:
+            client.model = await client.check_model()
+            for name, prompts in suites.items():
+                before = await settled_counters(client.http)
+                answered, tokens = await _answer(ctx, client, prompts, sampling, done, total)
+                after = await settled_counters(client.http)
+                figures = acceptance(before, after, spec.evaluate.num_speculative_tokens)
+                measured[name] = {**figures, "prompts": answered, "answer_tokens": tokens, "mode": "vllm"}
+                done += len(prompts)
+        return measured
+
+
+async def _answer(
+    ctx: StageContext,
+    client: VerifierClient,
+    prompts: list[dict[str, Any]],
+    sampling: Any,
+    done: int,
+    total: int,
+) -> tuple[int, int]:
+    waiting, finished, tokens = iter(enumerate(prompts)), 0, []
+
+    async def work() -> None:
+        nonlocal finished
+        for number, prompt in waiting:
+            request_id = f"eyrie-{ctx.token}-evaluate-{number}"
+            try:
+                answer = await client.chat(prompt["messages"], sampling, request_id=request_id, tools=prompt["tools"])
+                tokens.append(len(answer.answer_ids))
+            except RowRefused as refusal:
+                ctx.report.warn(f"evaluation prompt {number}: {refusal.message}")
+            finished += 1
+            ctx.report.progress(done + finished, total, "prompts")
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(ctx.spec.evaluate.concurrency, len(prompts))):
+                group.create_task(work())
+    except* VerifierError as errors:
+        raise errors.exceptions[0] from None
+    if not tokens:
+        raise VerifierError("no evaluation prompt was answered", where=client.endpoint)
+    return len(tokens), sum(tokens)
+
+
+def _suite_prompts(ctx: StageContext, name: str, dataset: str | None) -> list[dict[str, Any]]:
+    rows = _held_out(ctx) if dataset is None else _from_dataset(ctx.inputs[f"suite:{name}"])
+    prompts = list(itertools.islice(rows, ctx.spec.evaluate.max_prompts))
+    if not prompts:
+        raise UserError(f"the suite {name} has no usable prompt", where="/evaluate/suites")
+    return prompts
+
+
+def _held_out(ctx: StageContext) -> Iterator[dict[str, Any]]:
+    for row in read_jsonl(ctx.inputs["prepare"] / "conversations.jsonl"):
+        if row["split"] == "val":
+            yield from _first_prompt(row["messages"], row["tools"])
+
+
+def _from_dataset(path: Path) -> Iterator[dict[str, Any]]:
+    for line, text in read_lines(path):
+        try:
+            conversation = parse_row(line, text)
+        except RowRejected:
+            continue
+        yield from _first_prompt(conversation.messages, conversation.tools)
+
+
+def _first_prompt(messages: list[dict[str, Any]], tools: list[Any] | None) -> Iterator[dict[str, Any]]:
+    for before, _ in itertools.islice(speaking_turns(messages, generate=True), 1):
+        yield {"messages": before, "tools": tools}
+
+
+def _offline(ctx: StageContext, folder: Path) -> dict[str, Any]:
+    return estimate_acceptance(
+        folder,
+        Path(ctx.spec.verifier.model),
+        ctx.inputs["capture"] / "dataset",
+        ctx.spec.evaluate.num_speculative_tokens,
+    )
+
+
+def _draft_folder(ctx: StageContext, draft: str) -> Path:
+    if draft == "compare":
+        return ctx.inputs["compare"]
+    return ctx.inputs["train"] / {"trained": "draft", "untrained": "untrained"}[draft]
+
+
+def _own_mark(ctx: StageContext) -> str:
+    return os.environ.get(RUN_TOKEN_VARIABLE, f"{ctx.token}.{ctx.stage}")

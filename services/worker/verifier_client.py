@@ -1,0 +1,264 @@
+"""The verifier over HTTP: answers with the exact token ids it read and wrote, and the files of its hidden states.
+
+Every request carries `X-Request-Id` (job, attempt, row), from which vLLM names its hidden-state files. Failures that
+may pass are tried again a bounded number of times, honouring Retry-After; a request that the verifier refuses is not; and
+after `BREAKER_FAILURES` requests in a row have failed for good, the verifier is taken for down.
+"""
+
+import asyncio
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from shared.errors import UserError, VerifierError
+from shared.schemas.spec import SamplingSpec
+
+ATTEMPTS = 5
+FIRST_BACKOFF_S = 0.5
+LONGEST_BACKOFF_S = 30.0
+BREAKER_FAILURES = 8
+CONNECT_TIMEOUT_S = 10.0
+RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+UNUSABLE_REASONS = frozenset({"content_filter", "abort", "error"})
+
+
+class RowRefused(Exception):
+    """The verifier will not answer this row, however often it is asked; `reason` is a short name for the count."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason, self.message = reason, message
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer.
+
+    Attributes:
+        prompt_ids, answer_ids: token ids as the verifier read and wrote them.
+        content, reasoning: the same as text, the closing tag removed.
+        finish_reason: `stop`, `length`, ...
+        states: file with hidden states of all ids but the last, when they were captured.
+    """
+
+    prompt_ids: list[int]
+    answer_ids: list[int]
+    content: str
+    reasoning: str
+    finish_reason: str
+    states: Path | None
+
+
+class VerifierClient:
+    """Speaks to one endpoint; use it as an async context manager.
+
+    Args:
+        endpoint: base URL without /v1.
+        model: name to send, or None for whatever is served.
+        exchange: folder that is shared with the verifier.
+        timeout_s: seconds that one answer may take.
+    """
+
+    def __init__(
+        self, endpoint: str, model: str | None, exchange: Path, concurrency: int, timeout_s: float = 3600.0
+    ) -> None:
+        limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+        timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
+        self.http = httpx.AsyncClient(base_url=endpoint.rstrip("/"), limits=limits, timeout=timeout, trust_env=False)
+        self.endpoint, self.model, self.exchange = endpoint, model, exchange
+        self.failures_in_a_row = 0
+
+    async def __aenter__(self) -> "VerifierClient":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.http.aclose()
+
+    async def check_model(self) -> str:
+        """Make sure that the endpoint is up and serves `model`; return the name to use.
+
+        Raises:
+            VerifierError: it does not answer.
+            UserError: it serves something else.
+        """
+        try:
+            body = await self._send("GET", "/v1/models", "models", None)
+        except RowRefused as refusal:
+            raise VerifierError(refusal.message, where=self.endpoint) from None
+        served = {str(item.get("id")): str(item.get("root")) for item in body.get("data", [])}
+        for name, root in served.items():
+            if self.model is None or self.model in (name, root) or self.model in (_last(name), _last(root)):
+                return name
+        raise UserError(
+            f"the verifier serves {', '.join(served) or 'nothing'}, the job wants {self.model}",
+            where=self.endpoint,
+            hint="give the model that runs there, or another endpoint",
+        )
+
+    async def chat(
+        self,
+        messages: list[dict[str, Any]],
+        sampling: SamplingSpec,
+        *,
+        request_id: str,
+        seed: int | None = None,
+        tools: list[Any] | None = None,
+        capture: bool = False,
+    ) -> Completion:
+        """Have the verifier answer a conversation.
+
+        Args:
+            capture: keep the hidden states of the prompt and of all answered tokens but the last.
+
+        Raises:
+            RowRefused: it will not answer, or its answer cannot be used.
+            VerifierError: it is down.
+        """
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": messages,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_tokens": sampling.max_tokens,
+            "return_token_ids": True,
+            "chat_template_kwargs": {"thinking": sampling.thinking},
+        }
+        if seed is not None:
+            body["seed"] = seed
+        if tools:
+            body["tools"] = tools
+        if capture:
+            body["kv_transfer_params"] = {"include_output_tokens": True}
+        return self._completion(await self._send("POST", "/v1/chat/completions", request_id, body), capture)
+
+    async def prefill(self, token_ids: list[int], *, request_id: str) -> Path:
+        """Have the verifier read `token_ids`; return the file with their hidden states, one for each id.
+
+        Raises:
+            RowRefused, VerifierError
+        """
+        body = {"model": self.model, "prompt": token_ids, "max_tokens": 1, "return_token_ids": True}
+        return self._states(await self._send("POST", "/v1/completions", request_id, body))
+
+    async def tokenize(self, messages: list[dict[str, Any]], *, generation_prompt: bool, **options: Any) -> list[int]:
+        """Token ids of a rendered conversation, by the verifier's own chat template."""
+        body = {
+            "model": self.model,
+            "messages": messages,
+            "add_generation_prompt": generation_prompt,
+            "add_special_tokens": False,
+            **options,
+        }
+        return [int(token) for token in (await self._send("POST", "/tokenize", "tokenize", body))["tokens"]]
+
+    async def _send(self, method: str, path: str, request_id: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        for attempt in range(1, ATTEMPTS + 1):
+            wait: float | None = None
+            try:
+                response = await self.http.request(method, path, json=body, headers={"X-Request-Id": request_id})
+                if response.is_success:
+                    self.failures_in_a_row = 0
+                    return _json_object(response)
+                problem = f"{response.status_code}: {_error_text(response)}"
+                if response.status_code not in RETRIED:
+                    raise RowRefused(_refusal(response), f"the verifier refused it, {problem}")
+                wait = _retry_after(response)
+            except httpx.TransportError as error:
+                problem = f"{type(error).__name__} {error}".strip()
+            self._check_breaker(problem)
+            if attempt < ATTEMPTS:
+                await asyncio.sleep(wait if wait is not None else _backoff(attempt))
+        self.failures_in_a_row += 1
+        self._check_breaker(problem)
+        raise RowRefused("verifier_failed", f"the verifier did not answer in {ATTEMPTS} attempts, {problem}")
+
+    def _check_breaker(self, problem: str) -> None:
+        if self.failures_in_a_row >= BREAKER_FAILURES:
+            raise VerifierError(
+                f"the verifier failed {self.failures_in_a_row} requests in a row, last: {problem}",
+                where=self.endpoint,
+                hint="look after the verifier and submit the job again: the rows made so far are kept",
+            )
+
+    def _completion(self, body: dict[str, Any], capture: bool) -> Completion:
+        choices = body.get("choices") or []
+        if not choices:
+            raise RowRefused("no_choices", "the verifier's answer has no choices")
+        choice = choices[0]
+        reason = str(choice.get("finish_reason") or "unknown")
+        states = self._states(body) if capture else None
+        prompt_ids, answer_ids = body.get("prompt_token_ids"), choice.get("token_ids")
+        if not prompt_ids or answer_ids is None:
+            raise VerifierError(
+                "the verifier's answer holds no token ids",
+                where=self.endpoint,
+                hint="it must honour `return_token_ids`: use vLLM 0.32 or later",
+            )
+        if reason in UNUSABLE_REASONS:
+            raise RowRefused(reason, f"the verifier ended the answer with {reason}")
+        content, reasoning = split_reasoning(choice.get("message") or {})
+        return Completion(list(prompt_ids), list(answer_ids), content, reasoning, reason, states)
+
+    def _states(self, body: dict[str, Any]) -> Path:
+        path = (body.get("kv_transfer_params") or {}).get("hidden_states_path")
+        if not isinstance(path, str):
+            raise VerifierError(
+                "the verifier answered without hidden states",
+                where=self.endpoint,
+                hint="start it with capture on: EYRIE_VERIFIER_MODE=capture",
+            )
+        return self.exchange / Path(path).name
+
+
+def split_reasoning(message: dict[str, Any]) -> tuple[str, str]:
+    """Split an assistant message into answer and reasoning, whoever split it before: parser, template or nobody."""
+    content = message.get("content") if isinstance(message.get("content"), str) else ""
+    reasoning = message.get("reasoning") or message.get("reasoning_content") or ""
+    if "</think>" in content:
+        before, _, content = content.rpartition("</think>")
+        reasoning = reasoning or before
+    return content.strip(), str(reasoning).replace("<think>", "").replace("</think>", "").strip()
+
+
+def _json_object(response: httpx.Response) -> dict[str, Any]:
+    try:
+        body = response.json()
+    except ValueError:
+        raise RowRefused("bad_answer", "the verifier's answer is not JSON") from None
+    if not isinstance(body, dict):
+        raise RowRefused("bad_answer", "the verifier's answer is not a JSON object")
+    return body
+
+
+def _error_text(response: httpx.Response) -> str:
+    try:
+        body = response.json()
+    except ValueError:
+        return response.text[:300]
+    error = body.get("error", body) if isinstance(body, dict) else body
+    return str(error.get("message", error) if isinstance(error, dict) else error)[:300]
+
+
+def _refusal(response: httpx.Response) -> str:
+    text = _error_text(response).lower()
+    if "context length" in text or "maximum model length" in text or "max_model_len" in text:
+        return "prompt_too_long"
+    return f"refused_{response.status_code}"
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    try:
+        return min(float(response.headers["Retry-After"]), LONGEST_BACKOFF_S * 4)
+    except (KeyError, ValueError):
+        return None
+
+
+def _backoff(attempt: int) -> float:
+    return min(FIRST_BACKOFF_S * 2 ** (attempt - 1), LONGEST_BACKOFF_S) * random.uniform(0.75, 1.25)  # noqa: S311
+
+
+def _last(path: str) -> str:
+    return path.rstrip("/").rsplit("/", 1)[-1]

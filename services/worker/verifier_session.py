@@ -1,0 +1,108 @@
+"""The verifier of one job: an endpoint that is up (external), or one that the worker starts and stops (managed)."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from services.worker.gpus import leased_gpus
+from services.worker.run_control import RunControl
+from services.worker.stage_inputs import StageInputs
+from services.worker.verifier_process import running_verifier
+from shared.errors import UserError
+from shared.schemas.spec import JobSpec, ManagedVerifier
+from shared.verifier_config import VerifierConfig
+from shared.verifier_settings import VerifierSettings, default_layer_ids
+
+
+def capture_layer_ids(spec: JobSpec, config: VerifierConfig) -> list[int]:
+    """Layers whose states are captured: the auxiliary ones, ascending, then the final one (`num_hidden_layers`).
+
+    Raises:
+        UserError: an id is out of range or given twice.
+    """
+    final = config.num_hidden_layers
+    given = spec.capture.layer_ids
+    if given is None:
+        return default_layer_ids(final)
+    if len(set(given)) != len(given) or not all(0 <= layer < final for layer in given) or not given:
+        raise UserError(
+            f"auxiliary layer ids {given} do not fit a verifier of {final} layers",
+            where="/capture/layer_ids",
+            hint=f"give distinct ids between 0 and {final - 1}; the final layer {final} is added by itself",
+        )
+    return [*sorted(given), final]
+
+
+class VerifierSession:
+    """Gives stages an endpoint; a managed verifier is started at the first call and lives until `close`."""
+
+    def __init__(self, spec: JobSpec, inputs: StageInputs, control: RunControl) -> None:
+        self.spec, self.inputs, self.control = spec, inputs, control
+        self._stack = ExitStack()
+        self._url: str | None = spec.verifier.endpoint
+
+    def endpoint(self, exchange: Path, log_path: Path, gpus: list[str]) -> str:
+        """Base URL of the verifier, started if need be.
+
+        Args:
+            exchange: folder shared with the verifier.
+            log_path: for a managed verifier's output.
+            gpus: this worker's GPUs.
+        """
+        if self._url is None:
+            managed = self.spec.verifier.managed
+            if managed is None:
+                raise UserError(
+                    "the job names no verifier endpoint and none is managed",
+                    where="/verifier",
+                    hint="give verifier.endpoint, or verifier.managed to have the worker start it",
+                )
+            self._url = self._start(managed, exchange, log_path, gpus)
+        return self._url
+
+    def close(self) -> None:
+        """Stop a managed verifier and give its GPUs back; harmless for an external one."""
+        self._stack.close()
+        self._url = self.spec.verifier.endpoint
+
+    def _start(self, managed: ManagedVerifier, exchange: Path, log_path: Path, gpus: list[str]) -> str:
+        count = managed.tensor_parallel_size if gpus or managed.tensor_parallel_size > 1 else 0
+        leased = self._stack.enter_context(leased_gpus(self.control, gpus, count, "/verifier/managed"))
+        settings = VerifierSettings(
+            **verifier_fields(self.spec, self.inputs.verifier_folder, on_gpu=bool(leased)),
+            mode="capture",
+            layer_ids=capture_layer_ids(self.spec, self.inputs.verifier_config),
+            shared_folder=exchange,
+            max_model_len=managed.max_model_len,
+            max_num_seqs=managed.max_num_seqs,
+        )
+        return self._stack.enter_context(
+            running_verifier(
+                settings,
+                mark=f"{self.control.token}.verifier",
+                log_path=log_path,
+                timeout_s=managed.start_timeout_s,
+                tick=self.control.check,
+                environment={"CUDA_VISIBLE_DEVICES": ",".join(leased)},
+            )
+        )
+
+
+def verifier_fields(spec: JobSpec, folder: Path, *, on_gpu: bool) -> dict[str, object]:
+    """The settings of a verifier process that do not depend on what it is started for."""
+    managed = spec.verifier.managed or ManagedVerifier()
+    return {
+        "model": str(folder),
+        "revision": spec.verifier.revision,
+        "served_model_name": served_model_name(spec),
+        "device": "cuda" if on_gpu else "cpu",
+        "tensor_parallel_size": managed.tensor_parallel_size,
+        "gpu_memory_utilization": managed.gpu_memory_utilization,
+        "trust_remote_code": managed.trust_remote_code,
+        "reasoning_parser": managed.reasoning_parser,
+        "tool_call_parser": managed.tool_call_parser,
+    }
+
+
+def served_model_name(spec: JobSpec) -> str:
+    """The name a verifier is served under: the last part of its path or hub id."""
+    return spec.verifier.model.rstrip("/").rsplit("/", 1)[-1]

@@ -1,0 +1,178 @@
+"""Checks of a resolved job document before it is accepted: whether the job can work at all.
+
+In: a `JobSpec` that is valid in itself. Out: the same with its verifier's endpoint filled in, or a
+`SubmissionError` that names every field that is wrong. Pydantic has checked types and bounds before;
+here is what needs a look at the artifact store and at the verifier's folder.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared.artifact_store import LocalArtifactStore
+from shared.draft_shape import draft_shape
+from shared.errors import UserError
+from shared.ids import is_id
+from shared.schemas.spec import JobSpec
+from shared.verifier_config import VerifierConfig, find_model_folder, read_verifier_config
+
+HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
+REVISION = re.compile(r"^[A-Za-z0-9][\w./-]*$")
+INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class FieldError:
+    """One field of a document and what is wrong with it."""
+
+    pointer: str
+    message: str
+
+
+class SubmissionError(UserError):
+    """A document that cannot work; `errors` has one entry a field."""
+
+    def __init__(self, errors: list[FieldError]) -> None:
+        super().__init__("the job document cannot be accepted", where=errors[0].pointer)
+        self.errors = errors
+
+
+def check_submission(spec: JobSpec, store: LocalArtifactStore, verifier_url: str | None) -> JobSpec:
+    """Return the document as it shall be stored.
+
+    Args:
+        verifier_url: the fleet's own verifier, taken when the document names no way to reach one.
+
+    Raises:
+        SubmissionError
+    """
+    complete = _with_endpoint(spec, verifier_url)
+    errors = [
+        *_reach_errors(complete),
+        *_reference_errors(complete, store),
+        *_layer_errors(complete),
+    ]
+    try:
+        config = _verifier_config(complete)
+    except UserError as error:
+        errors.append(FieldError("/verifier/model", str(error)))
+    else:
+        errors.extend(_shape_errors(complete, config) if config else [])
+    if errors:
+        raise SubmissionError(errors)
+    return complete
+
+
+def _with_endpoint(spec: JobSpec, verifier_url: str | None) -> JobSpec:
+    if spec.verifier.endpoint or spec.verifier.managed or not verifier_url:
+        return spec
+    verifier = spec.verifier.model_copy(update={"endpoint": verifier_url})
+    return spec.model_copy(update={"verifier": verifier})
+
+
+def _reach_errors(spec: JobSpec) -> Iterator[FieldError]:
+    verifier = spec.verifier
+    if not verifier.endpoint and verifier.managed is None:
+        yield FieldError(
+            "/verifier",
+            "there is no way to reach the verifier: give `endpoint` (the URL of a running one) or `managed` "
+            "(the worker starts it), or set EYRIE_VERIFIER_URL for the whole service",
+        )
+    remote_code = verifier.managed is not None and verifier.managed.trust_remote_code
+    if remote_code and not verifier.revision and not Path(verifier.model).is_absolute():
+        yield FieldError(
+            "/verifier/revision", "`trust_remote_code` on a hub model needs a pinned `revision`"
+        )
+
+
+def _reference_errors(spec: JobSpec, store: LocalArtifactStore) -> Iterator[FieldError]:
+    datasets = {"/data/dataset": spec.data.dataset} | {
+        f"/evaluate/suites/{place}/dataset": suite.dataset
+        for place, suite in enumerate(spec.evaluate.suites)
+        if suite.dataset
+    }
+    for pointer, dataset in datasets.items():
+        if not is_id(dataset, "ds") or not store.exists(f"datasets/{dataset}/dataset.json"):
+            yield FieldError(
+                pointer, f"there is no dataset {dataset!r}: upload one with POST /v1/datasets"
+            )
+    draft = spec.evaluate.compare_to
+    if draft and (not is_id(draft, "draft") or not store.exists(f"drafts/{draft}.json")):
+        yield FieldError(
+            "/evaluate/compare_to", f"there is no draft {draft!r}: GET /v1/drafts lists them"
+        )
+
+
+def _layer_errors(spec: JobSpec) -> Iterator[FieldError]:
+    layers = spec.capture.layer_ids
+    if layers is None:
+        return
+    if not layers:
+        yield FieldError("/capture/layer_ids", "give at least one layer, or leave the field out")
+    if len(set(layers)) != len(layers):
+        yield FieldError("/capture/layer_ids", "the layers must differ from each other")
+
+
+def _verifier_config(spec: JobSpec) -> VerifierConfig | None:
+    """The verifier's dimensions, or None where only the workers can see them."""
+    model, revision = spec.verifier.model, spec.verifier.revision
+    if revision and (not REVISION.fullmatch(revision) or ".." in revision):
+        raise UserError("the revision must be the name of a branch, tag or commit", where=revision)
+    if not Path(model).is_absolute() and (not HUB_ID.fullmatch(model) or ".." in model):
+        raise UserError(
+            "this is neither an absolute path nor a hub id",
+            where=model,
+            hint="give the absolute path of a model folder as the workers see it, or `owner/name`",
+        )
+    folder = find_model_folder(model, revision)
+    if folder is None:
+        return None
+    _check_shards(folder)
+    return read_verifier_config(folder)
+
+
+def _check_shards(folder: Path) -> None:
+    """Refuse a checkpoint whose index names files that are absent or outside of its folder."""
+    index = folder / INDEX
+    if not index.is_file():
+        return
+    try:
+        weights = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        names = sorted({str(name) for name in weights.values()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(
+            "the index of the weights cannot be read",
+            where=str(index),
+            hint="fetch the checkpoint again",
+        ) from None
+    for name in names:
+        if Path(name).name != name or "\\" in name:
+            raise UserError(
+                f"the index names a file outside of the folder: {name!r}", where=str(index)
+            )
+        if not (folder / name).is_file():
+            raise UserError(
+                f"the index names {name!r}, which is not there",
+                where=str(index),
+                hint="fetch the checkpoint again",
+            )
+
+
+def _shape_errors(spec: JobSpec, config: VerifierConfig) -> Iterator[FieldError]:
+    last = config.num_hidden_layers - 1
+    for place, layer in enumerate(spec.capture.layer_ids or []):
+        if layer > last:
+            yield FieldError(
+                f"/capture/layer_ids/{place}",
+                f"layer {layer} is not in 0..{last}; the final layer is always kept beside these",
+            )
+    try:
+        draft_shape(spec.draft, config.raw)
+    except UserError as error:
+        yield FieldError(error.where if error.where.startswith("/") else "/draft", _text(error))
+
+
+def _text(error: UserError) -> str:
+    return f"{error.message} ({error.hint})" if error.hint else error.message
