@@ -1,7 +1,8 @@
 """The draft's decoder, worked out from the job document and the verifier's configuration.
 
-In: `DraftSpec` and the verifier's `config.json` as a dictionary. Out: a complete decoder configuration that `speculators`
-takes as `--draft-config` and that stands in the published `config.json`. No torch here: the gateway calls it at submit.
+In: `DraftSpec` and the verifier's `config.json` as a dictionary. Out: a complete decoder configuration that
+`speculators` takes as `--draft-config` and that stands in the published `config.json`. No torch here: the gateway
+calls it at submit.
 """
 
 from typing import Any
@@ -53,9 +54,7 @@ def draft_shape(draft: DraftSpec, verifier_config: dict[str, Any]) -> dict[str, 
     heads = draft.num_attention_heads or _number(text, "num_attention_heads")
     head_dim = draft.head_dim or _default_head_dim(draft, text, hidden, heads)
     if head_dim % 2:
-        raise UserError(
-            f"head_dim is {head_dim}: rotary positions need an even one", where="/draft/head_dim"
-        )
+        raise UserError(f"head_dim is {head_dim}: rotary positions need an even one", where="/draft/head_dim")
     window = draft.sliding_window
     layer_type = "sliding_attention" if window else "full_attention"
     return {
@@ -80,15 +79,15 @@ def draft_shape(draft: DraftSpec, verifier_config: dict[str, Any]) -> dict[str, 
         "sliding_window": window,
         "use_sliding_window": window is not None,
         "layer_types": [layer_type] * draft.num_layers,
+        "bos_token_id": text.get("bos_token_id"),
+        "eos_token_id": text.get("eos_token_id"),
     }
 
 
 def _number(text: dict[str, Any], name: str) -> int:
     value = text.get(name)
     if not isinstance(value, int) or value < 1:
-        raise UserError(
-            f"the verifier's config.json has no positive {name}", where="/verifier/model"
-        )
+        raise UserError(f"the verifier's config.json has no positive {name}", where="/verifier/model")
     return value
 
 

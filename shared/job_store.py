@@ -112,9 +112,7 @@ class JobStore:
         """Ids of jobs that are not in a terminal state, oldest first."""
         return sorted(cast("set[str]", self.redis.smembers(f"{PREFIX}jobs:active")))
 
-    def update(
-        self, job_id: str, change: Callable[[JobRecord], None], *, token: str | None = None
-    ) -> JobRecord:
+    def update(self, job_id: str, change: Callable[[JobRecord], None], *, token: str | None = None) -> JobRecord:
         """Apply `change` to the record by compare-and-set, again on conflict.
 
         `change` alters the record in place and may be called several times. The status may only move along the table of

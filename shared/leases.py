@@ -21,8 +21,6 @@ def acquire(redis: Redis, keys: list[str], token: str, lease_s: float) -> bool:
     return bool(redis.eval(ACQUIRE_ALL, len(keys), *keys, token, int(lease_s * 1000)))
 
 
-
-
 def release(redis: Redis, key: str, token: str) -> None:
     """Give a lease back, if `token` still holds it."""
     redis.eval(RELEASE, 1, key, token)

@@ -17,14 +17,16 @@ class Settings(BaseSettings):
         validation_alias=AliasChoices("EYRIE_REDIS_URL", "REDIS_URL"),
         description="Redis with jobs, queue and leases.",
     )
-    store_root: Path = Field(Path("var/store"), description="Artifact store: one folder that gateway and workers share.")
+    store_root: Path = Field(Path("var/store"), description="Artifact store: a folder that gateway and workers share.")
     exchange_root: Path = Field(
         Path("var/exchange"), description="Folder where the verifier leaves hidden states for the workers."
     )
     gateway_host: str = Field("127.0.0.1", description="Address that the gateway listens on.")
     gateway_port: int = Field(8700, ge=1, le=65535, description="Port that the gateway listens on.")
     verifier_url: str | None = Field(None, description="Base URL of the fleet's own verifier, without /v1.")
-    verifier_start_timeout_s: int = Field(3600, ge=10, description="Seconds that a started verifier may take to answer.")
+    verifier_start_timeout_s: int = Field(
+        3600, ge=10, description="Seconds that a started verifier may take to answer."
+    )
     gpus: str = Field(
         "",
         validation_alias=AliasChoices("EYRIE_GPUS", "GPUS"),

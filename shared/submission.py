@@ -82,9 +82,7 @@ def _reach_errors(spec: JobSpec) -> Iterator[FieldError]:
         )
     remote_code = verifier.managed is not None and verifier.managed.trust_remote_code
     if remote_code and not verifier.revision and not Path(verifier.model).is_absolute():
-        yield FieldError(
-            "/verifier/revision", "`trust_remote_code` on a hub model needs a pinned `revision`"
-        )
+        yield FieldError("/verifier/revision", "`trust_remote_code` on a hub model needs a pinned `revision`")
 
 
 def _reference_errors(spec: JobSpec, store: LocalArtifactStore) -> Iterator[FieldError]:
@@ -95,14 +93,10 @@ def _reference_errors(spec: JobSpec, store: LocalArtifactStore) -> Iterator[Fiel
     }
     for pointer, dataset in datasets.items():
         if not is_id(dataset, "ds") or not store.exists(f"datasets/{dataset}/dataset.json"):
-            yield FieldError(
-                pointer, f"there is no dataset {dataset!r}: upload one with POST /v1/datasets"
-            )
+            yield FieldError(pointer, f"there is no dataset {dataset!r}: upload one with POST /v1/datasets")
     draft = spec.evaluate.compare_to
     if draft and (not is_id(draft, "draft") or not store.exists(f"drafts/{draft}.json")):
-        yield FieldError(
-            "/evaluate/compare_to", f"there is no draft {draft!r}: GET /v1/drafts lists them"
-        )
+        yield FieldError("/evaluate/compare_to", f"there is no draft {draft!r}: GET /v1/drafts lists them")
 
 
 def _layer_errors(spec: JobSpec) -> Iterator[FieldError]:
@@ -149,9 +143,7 @@ def _check_shards(folder: Path) -> None:
         ) from None
     for name in names:
         if Path(name).name != name or "\\" in name:
-            raise UserError(
-                f"the index names a file outside of the folder: {name!r}", where=str(index)
-            )
+            raise UserError(f"the index names a file outside of the folder: {name!r}", where=str(index))
         if not (folder / name).is_file():
             raise UserError(
                 f"the index names {name!r}, which is not there",

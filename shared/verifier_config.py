@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from shared.errors import UserError
+from shared.verifier_settings import default_layer_ids
 
 
 class VerifierConfig(BaseModel):
@@ -33,9 +34,8 @@ def find_model_folder(model: str, revision: str | None = None) -> Path | None:
     if model.startswith(("/", "./", "../", "~")) or Path(model).is_dir():
         folder = Path(model).expanduser()
         if not folder.is_dir():
-            raise UserError(
-                "there is no such verifier folder", where=model, hint="give a folder that the workers can see, or a hub id"
-            )
+            hint = "give a folder that the workers can see, or a hub id"
+            raise UserError("there is no such verifier folder", where=model, hint=hint)
         return folder
     snapshots = _hub_cache() / f"models--{model.replace('/', '--')}"
     reference = snapshots / "refs" / (revision or "main")
@@ -54,9 +54,8 @@ def read_verifier_config(folder: Path) -> VerifierConfig:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(
-            "the verifier's folder has no config.json", where=str(folder), hint="give the folder of a complete checkpoint"
-        ) from None
+        hint = "give the folder of a complete checkpoint"
+        raise UserError("the verifier's folder has no config.json", where=str(folder), hint=hint) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"config.json is not JSON: {error}", where=str(path)) from None
     except OSError as error:
@@ -79,6 +78,30 @@ def read_verifier_config(folder: Path) -> VerifierConfig:
         vocab_size=text["vocab_size"],
         raw=text,
     )
+
+
+def capture_layer_ids(given: list[int] | None, num_hidden_layers: int) -> list[int]:
+    """Layers whose states are captured: the auxiliary ones, ascending, then the final one (`num_hidden_layers`).
+
+    Args:
+        given: auxiliary layers that a job asks for, or None for low, middle and high.
+
+    Raises:
+        UserError: an id is out of range or given twice, or there are too few layers to choose from.
+    """
+    if given is None:
+        try:
+            return default_layer_ids(num_hidden_layers)
+        except ValueError as error:
+            raise UserError(str(error), where="/capture/layer_ids") from None
+    allowed = range(1, num_hidden_layers)
+    if not given or len(set(given)) != len(given) or not set(given) <= set(allowed):
+        raise UserError(
+            f"auxiliary layer ids {given} do not fit a verifier of {num_hidden_layers} layers",
+            where="/capture/layer_ids",
+            hint=f"give distinct ids from 1 to {num_hidden_layers - 1}; the final layer is added by itself",
+        )
+    return [*sorted(given), num_hidden_layers]
 
 
 def _hub_cache() -> Path:

@@ -55,13 +55,25 @@ class VerifierSettings(BaseSettings):
     draft_path: Path | None = Field(None, description="Folder of the draft in `draft` mode.")
     num_speculative_tokens: int = Field(3, ge=1, le=16, description="Tokens that the draft proposes at a time.")
     tensor_parallel_size: int = Field(1, ge=1, description="GPUs that one layer is spread over.")
-    max_model_len: int | None = Field(None, ge=16, description="Longest prompt and answer in tokens; None: 2048 on CPU, else the model's.")
-    max_num_seqs: int | None = Field(None, ge=1, description="Requests in one batch; None: 32 on CPU, else vLLM's choice.")
-    max_num_batched_tokens: int | None = Field(None, ge=16, description="Tokens in one step; None: 2048 on CPU, else vLLM's choice.")
-    gpu_memory_utilization: float | None = Field(None, gt=0, le=1, description="Share of GPU memory that vLLM takes; None: its choice.")
-    cpu_kv_cache_gib: float = Field(0.5, gt=0, description="GiB of memory for the KV cache on CPU, captured states included.")
+    max_model_len: int | None = Field(
+        None, ge=16, description="Longest prompt and answer in tokens; None: 2048 on CPU, else the model's."
+    )
+    max_num_seqs: int | None = Field(
+        None, ge=1, description="Requests in one batch; None: 32 on CPU, else vLLM's choice."
+    )
+    max_num_batched_tokens: int | None = Field(
+        None, ge=16, description="Tokens in one step; None: 2048 on CPU, else vLLM's choice."
+    )
+    gpu_memory_utilization: float | None = Field(
+        None, gt=0, le=1, description="Share of GPU memory that vLLM takes; None: its choice."
+    )
+    cpu_kv_cache_gib: float = Field(
+        0.5, gt=0, description="GiB of memory for the KV cache on CPU, captured states included."
+    )
     cpu_threads: int | None = Field(None, ge=1, description="OpenMP threads on CPU; None: one a core that may be used.")
-    dtype: str | None = Field(None, description="Computation type; None: float32 on CPU (bfloat16 is slow there), else the model's.")
+    dtype: str | None = Field(
+        None, description="Computation type; None: float32 on CPU (bfloat16 is slow there), else the model's."
+    )
     trust_remote_code: bool = Field(False, description="Whether code in the model's repository may run.")
     language_model_only: bool = Field(True, description="Leaves the vision tower out: text only.")
     enforce_eager: bool | None = Field(None, description="No compilation and no CUDA graphs; None: on CPU only.")
@@ -73,7 +85,9 @@ class VerifierSettings(BaseSettings):
     @model_validator(mode="after")
     def _fields_agree(self) -> "VerifierSettings":
         if self.trust_remote_code and self.revision is None and not Path(self.model).is_dir():
-            raise ValueError("trust_remote_code needs revision: a pinned commit, as remote code may change under a branch name")
+            raise ValueError(
+                "trust_remote_code needs revision: a pinned commit, as remote code may change under a branch name"
+            )
         if self.mode is VerifierMode.DRAFT and self.draft_path is None:
             raise ValueError("mode draft needs draft_path: the folder of the draft")
         return self

@@ -1,7 +1,7 @@
 """Reads dataset rows as conversations, by rules that never guess: a row is taken, or refused with its line and reason.
 
-Three forms are read: `{"prompt": "..."}`, `{"messages": [...]}` (OpenAI style) and ShareGPT's `{"conversations": [...]}`
-with `from` and `value`. Roles are mapped whatever their case and spaces; two user turns in a row are joined by a blank
+Three forms are read: `{"prompt": "..."}`, `{"messages": [...]}` (OpenAI) and `{"conversations": [...]}` (ShareGPT,
+with `from` and `value`). Roles are mapped whatever their case and spaces; two user turns in a row are joined by a blank
 line; assistant turns before the first user turn are dropped; both are counted.
 """
 

@@ -1,7 +1,7 @@
 """Checks a draft folder before anything uses it: every tensor, every field that a loader would otherwise guess.
 
-Wrong drafts load silently in vLLM (missing layer ids become 2, 30, 58; a missing `d2t` accepts nothing), so that what is
-not written down or does not fit is an error here.
+Wrong drafts load silently in vLLM (missing layer ids become 2, 30, 58; a missing `d2t` accepts nothing), so that what
+is not written down or does not fit is an error here.
 """
 
 import json
@@ -148,9 +148,7 @@ class _Checker:
                 raise self._refuse("must be a positive number, explicitly", f"{where}/{name}")
         for name in ("hidden_size", "vocab_size"):
             if decoder[name] != text[name]:
-                raise self._refuse(
-                    f"is {decoder[name]}, the verifier's is {text[name]}", f"{where}/{name}"
-                )
+                raise self._refuse(f"is {decoder[name]}, the verifier's is {text[name]}", f"{where}/{name}")
 
     def _check_expected(self, config: dict[str, Any], expected: ExpectedDraft) -> None:
         pairs: dict[str, tuple[Any, Any]] = {
@@ -173,9 +171,7 @@ class _Checker:
             if found != wanted:
                 raise self._refuse(f"is {found}, should be {wanted}", f"config.json/{name}")
 
-    def _check_tensors(
-        self, config: dict[str, Any], shapes: dict[str, tuple[int, ...]]
-    ) -> tuple[int, int]:
+    def _check_tensors(self, config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> tuple[int, int]:
         parameters = weight_bytes = 0
         mapping: dict[str, torch.Tensor] = {}
         try:
@@ -201,9 +197,7 @@ class _Checker:
         if unknown := sorted(found - wanted):
             raise self._refuse("belongs to no part of the draft", f"{WEIGHTS}/{unknown[0]}")
 
-    def _check_tensor(
-        self, name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype
-    ) -> None:
+    def _check_tensor(self, name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         wanted = {"t2d": torch.bool, "d2t": torch.int64}.get(name, dtype)
         where = f"{WEIGHTS}/{name}"
         if tuple(tensor.shape) != shape:

@@ -19,7 +19,11 @@ def local_gpus(setting: str) -> list[str]:
         return [part.strip() for part in setting.split(",") if part.strip()]
     try:
         listing = subprocess.run(
-            ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"], capture_output=True, text=True, timeout=30
+            ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
         )
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return []

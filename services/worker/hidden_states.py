@@ -87,7 +87,7 @@ def check_states(path: Path, token_ids: list[int], slots: int, hidden_size: int)
 
 
 def rewrite_states(path: Path, length: int, dtype: str) -> None:
-    """Clip a file to its first `length` positions and convert it to `dtype` (`auto`: as it is), where that changes it."""
+    """Clip a file to its first `length` positions and convert it to `dtype` (`auto`: as it is), where needed."""
     tensors = load_file(path)
     states, ids = tensors["hidden_states"], tensors["token_ids"]
     wanted = TORCH_DTYPES.get(dtype, states.dtype)

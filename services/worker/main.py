@@ -1,6 +1,6 @@
 """The worker: an RQ worker that takes one function only, and runs each job in a forked work horse.
 
-Run it with `python -m services.worker`. Its process imports no torch; stages do, in processes of their own. SIGTERM lets
+Run it with `python -m services.worker`. Its process imports no torch; stages do, in their own processes. SIGTERM lets
 the running stage save what it has, hands the job to another worker, and ends this one.
 """
 
@@ -15,6 +15,7 @@ from types import FrameType
 from redis import Redis
 from redis.exceptions import RedisError
 from rq import Worker
+from rq.executions import Execution
 from rq.job import Job
 from rq.queue import Queue
 from rq.serializers import JSONSerializer
@@ -35,13 +36,13 @@ MAINTENANCE_INTERVAL_S = 30
 class JobWorker(Worker):
     """RQ's worker, closed to every function but `run_job`, that passes SIGTERM on to the running job."""
 
-    def perform_job(self, job: Job, queue: Queue, *args: object, **kwargs: object) -> bool:
+    def perform_job(self, job: Job, queue: Queue, execution: Execution) -> bool:
         if job.func_name != ENTRY_POINT:
             raise PermissionError(f"this worker runs {ENTRY_POINT} only, not {job.func_name}")
-        return bool(super().perform_job(job, queue, *args, **kwargs))
+        return bool(super().perform_job(job, queue, execution))
 
     def handle_warm_shutdown_request(self) -> None:
-        super().handle_warm_shutdown_request()
+        super().handle_warm_shutdown_request()  # type: ignore[no-untyped-call]
         if self.horse_pid:
             os.kill(self.horse_pid, signal.SIGTERM)
 

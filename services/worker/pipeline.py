@@ -88,9 +88,7 @@ class JobRun:
                     session.close()
                 inputs.add(self._ensure_stage(record, stage, inputs, session))
 
-    def _ensure_stage(
-        self, record: JobRecord, stage: Stage, inputs: StageInputs, session: VerifierSession
-    ) -> Manifest:
+    def _ensure_stage(self, record: JobRecord, stage: Stage, inputs: StageInputs, session: VerifierSession) -> Manifest:
         attempt = StageAttempt(record, stage, inputs, self.jobs.artifacts, self.settings, self.control, self.gpus)
         while (manifest := attempt.finished()) is None:
             if self.control.hold([attempt.lease]):

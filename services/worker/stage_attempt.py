@@ -1,4 +1,4 @@
-"""One attempt at one stage: from its key to files under the attempt's token, and to the manifest that publishes them."""
+"""One attempt at one stage: from its key to files under the attempt's token, and the manifest that publishes them."""
 
 import shutil
 import time

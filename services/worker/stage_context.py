@@ -1,6 +1,6 @@
 """What a stage gets and how it reports: the one interface between the supervisor and the seven stages.
 
-A stage runs in a child process of its own. It reads its inputs' folders, writes everything that shall be published under
+A stage runs in a child process of its own. It reads its inputs' folders, writes what shall be published under
 `out`, keeps what only a later attempt may use under `work`, and reports through `report`. It never speaks to Redis.
 """
 

@@ -1,7 +1,7 @@
 """Content keys of stages: equal inputs and equal parameters give equal keys, whatever the job is called.
 
-A key is the SHA-256 of the stage's name and version, the digests of what it reads, and the parts of the job document that
-can change its result. A finished stage whose key exists in the store is reused.
+A key is the SHA-256 of the stage's name and version, the digests of what it reads, and the parts of the job document
+that can change its result. A finished stage whose key exists in the store is reused.
 """
 
 import hashlib

@@ -34,7 +34,7 @@ def die_with_parent() -> None:
 
 
 def marked_processes(token: str) -> list[psutil.Process]:
-    """All live processes of this machine that carry the run's mark, or one below it (`TOKEN.part`), but for the caller."""
+    """All live processes of this machine with the run's mark, or one below it (`TOKEN.part`), but for the caller."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):

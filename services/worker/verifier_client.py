@@ -1,7 +1,7 @@
 """The verifier over HTTP: answers with the exact token ids it read and wrote, and the files of its hidden states.
 
-Every request carries `X-Request-Id` (job, attempt, row), from which vLLM names its hidden-state files. Failures that
-may pass are tried again a bounded number of times, honouring Retry-After; a request that the verifier refuses is not; and
+Every request carries `X-Request-Id` (attempt, row), from which vLLM names its hidden-state files. Failures that may
+pass are tried again a bounded number of times, honouring Retry-After; a request that the verifier refuses is not; and
 after `BREAKER_FAILURES` requests in a row have failed for good, the verifier is taken for down.
 """
 
@@ -215,7 +215,8 @@ class VerifierClient:
 
 def split_reasoning(message: dict[str, Any]) -> tuple[str, str]:
     """Split an assistant message into answer and reasoning, whoever split it before: parser, template or nobody."""
-    content = message.get("content") if isinstance(message.get("content"), str) else ""
+    given = message.get("content")
+    content = given if isinstance(given, str) else ""
     reasoning = message.get("reasoning") or message.get("reasoning_content") or ""
     if "</think>" in content:
         before, _, content = content.rpartition("</think>")
@@ -257,7 +258,7 @@ def _retry_after(response: httpx.Response) -> float | None:
 
 
 def _backoff(attempt: int) -> float:
-    return min(FIRST_BACKOFF_S * 2 ** (attempt - 1), LONGEST_BACKOFF_S) * random.uniform(0.75, 1.25)  # noqa: S311
+    return float(min(FIRST_BACKOFF_S * 2.0 ** (attempt - 1), LONGEST_BACKOFF_S) * random.uniform(0.75, 1.25))
 
 
 def _last(path: str) -> str:

@@ -9,27 +9,8 @@ from services.worker.stage_inputs import StageInputs
 from services.worker.verifier_process import running_verifier
 from shared.errors import UserError
 from shared.schemas.spec import JobSpec, ManagedVerifier
-from shared.verifier_config import VerifierConfig
-from shared.verifier_settings import VerifierSettings, default_layer_ids
-
-
-def capture_layer_ids(spec: JobSpec, config: VerifierConfig) -> list[int]:
-    """Layers whose states are captured: the auxiliary ones, ascending, then the final one (`num_hidden_layers`).
-
-    Raises:
-        UserError: an id is out of range or given twice.
-    """
-    final = config.num_hidden_layers
-    given = spec.capture.layer_ids
-    if given is None:
-        return default_layer_ids(final)
-    if len(set(given)) != len(given) or not all(0 <= layer < final for layer in given) or not given:
-        raise UserError(
-            f"auxiliary layer ids {given} do not fit a verifier of {final} layers",
-            where="/capture/layer_ids",
-            hint=f"give distinct ids between 0 and {final - 1}; the final layer {final} is added by itself",
-        )
-    return [*sorted(given), final]
+from shared.verifier_config import capture_layer_ids
+from shared.verifier_settings import VerifierSettings
 
 
 class VerifierSession:
@@ -67,13 +48,16 @@ class VerifierSession:
     def _start(self, managed: ManagedVerifier, exchange: Path, log_path: Path, gpus: list[str]) -> str:
         count = managed.tensor_parallel_size if gpus or managed.tensor_parallel_size > 1 else 0
         leased = self._stack.enter_context(leased_gpus(self.control, gpus, count, "/verifier/managed"))
-        settings = VerifierSettings(
-            **verifier_fields(self.spec, self.inputs.verifier_folder, on_gpu=bool(leased)),
-            mode="capture",
-            layer_ids=capture_layer_ids(self.spec, self.inputs.verifier_config),
-            shared_folder=exchange,
-            max_model_len=managed.max_model_len,
-            max_num_seqs=managed.max_num_seqs,
+        config = self.inputs.verifier_config
+        settings = VerifierSettings.model_validate(
+            {
+                **verifier_fields(self.spec, self.inputs.verifier_folder, on_gpu=bool(leased)),
+                "mode": "capture",
+                "layer_ids": capture_layer_ids(self.spec.capture.layer_ids, config.num_hidden_layers),
+                "shared_folder": exchange,
+                "max_model_len": managed.max_model_len,
+                "max_num_seqs": managed.max_num_seqs,
+            }
         )
         return self._stack.enter_context(
             running_verifier(

@@ -27,8 +27,8 @@ class ManagedVerifier(Document):
     max_num_seqs: int = Field(16, ge=1, le=4096, description="Conversations decoded at the same time.")
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="Share of each GPU's memory that vLLM may use.")
     trust_remote_code: bool = Field(False, description="Run code from the model folder; needs a pinned `revision`.")
-    reasoning_parser: str | None = Field(None, max_length=64, description="vLLM reasoning parser, such as `kimi_k2`.")
-    tool_call_parser: str | None = Field(None, max_length=64, description="vLLM tool-call parser, such as `kimi_k2`.")
+    reasoning_parser: str = Field("kimi_k2", max_length=64, description="vLLM's reasoning parser; empty: none.")
+    tool_call_parser: str = Field("kimi_k2", max_length=64, description="vLLM's tool-call parser; empty: none.")
     start_timeout_s: int = Field(3600, ge=10, description="Seconds that loading the weights may take.")
     keep_warm: bool = Field(False, description="Keep it running while waiting jobs want the same verifier.")
 
@@ -74,11 +74,11 @@ class DataSpec(Document):
     dataset: str = Field(pattern=r"^ds_", max_length=64, description="Id of an uploaded dataset.")
     generate: bool = Field(
         True,
-        description="Have the verifier write the answers. False keeps the answers of the file; their states come by prefill.",
+        description="Have the verifier write the answers. False keeps those of the file; states come by prefill.",
     )
     sampling: SamplingSpec = Field(default_factory=SamplingSpec)
     max_seq_len: int = Field(2048, ge=8, le=262144, description="Rows are clipped to this many tokens.")
-    val_ratio: float = Field(0.1, gt=0, lt=1, description="Share of conversations held out for validation, at least one.")
+    val_ratio: float = Field(0.1, gt=0, lt=1, description="Share of conversations held out, at least one.")
     limit: int | None = Field(None, ge=2, description="Use the first so many accepted conversations only.")
     system_prompt: str | None = Field(None, max_length=65536, description="Put before conversations without one.")
     on_truncated: Literal["keep", "drop"] = Field("keep", description="What to do with answers cut by `max_tokens`.")
@@ -96,9 +96,9 @@ class CaptureSpec(Document):
     """Which of the verifier's hidden states are kept, and how they are obtained."""
 
     mode: Literal["auto", "inline", "prefill"] = Field(
-        "auto", description="`inline`: answer and states in one request. `prefill`: a second pass. `auto`: the cheaper."
+        "auto", description="`inline`: states with the answer. `prefill`: in a second pass. `auto`: the cheaper."
     )
-    layer_ids: list[Annotated[int, Field(ge=0)]] | None = Field(
+    layer_ids: list[Annotated[int, Field(ge=1)]] | None = Field(
         None,
         max_length=16,
         description="Auxiliary layers: id k is the residual stream after k layers. Absent: low, middle and high.",
@@ -143,9 +143,9 @@ class TrainSpec(Document):
     seed: int = Field(0, ge=0, lt=2**32)
     gpus: int = Field(1, ge=0, le=64, description="GPUs to lease; 0 trains on the CPU.")
     attention: Literal["auto", "flex", "sdpa", "eager"] = "auto"
-    matmul_precision: Literal["highest", "high", "medium"] = Field("high", description="torch's float32 matmul precision.")
+    matmul_precision: Literal["highest", "high", "medium"] = Field("high", description="torch's, for float32.")
     hidden_noise: float = Field(
-        0.0, ge=0, le=10, description="Uniform noise in [-x, x] on auxiliary states, seeded, training split only; 0 is off."
+        0.0, ge=0, le=10, description="Uniform noise in [-x, x] on auxiliary states, training split only; 0: off."
     )
     dtype: Literal["auto", "bfloat16", "float32"] = Field("auto", description="bfloat16 on CUDA, float32 on CPU.")
     checkpoint_every_s: int = Field(300, ge=1, description="Seconds between resume points.")
@@ -156,7 +156,10 @@ class SuiteSpec(Document):
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     dataset: str | None = Field(
-        None, pattern=r"^ds_", max_length=64, description="Id of a dataset. Absent: the job's own held-out conversations."
+        None,
+        pattern=r"^ds_",
+        max_length=64,
+        description="Id of a dataset. Absent: the job's own held-out conversations.",
     )
 
 

@@ -17,10 +17,9 @@ from services.worker.hidden_states import BadStates, check_states, rewrite_state
 from services.worker.rows import Row, RowFolder, read_shards
 from services.worker.stage_context import StageContext
 from services.worker.verifier_client import RowRefused, VerifierClient
-from services.worker.verifier_session import capture_layer_ids
 from shared.artifact_store import link_or_copy
 from shared.errors import UserError, VerifierError
-from shared.verifier_config import read_verifier_config
+from shared.verifier_config import capture_layer_ids, read_verifier_config
 
 FIRST_SHOWN = 3
 
@@ -48,7 +47,7 @@ class StateCollector:
     def __init__(self, ctx: StageContext, tag: str) -> None:
         self.ctx, self.tag = ctx, tag
         config = read_verifier_config(Path(ctx.spec.verifier.model))
-        self.layer_ids = capture_layer_ids(ctx.spec, config)
+        self.layer_ids = capture_layer_ids(ctx.spec.capture.layer_ids, config.num_hidden_layers)
         self.hidden_size = config.hidden_size
         self.rows = RowFolder(ctx.work / "rows")
         self.rows.take_over(path / "rows" for path in ctx.previous)
@@ -153,12 +152,14 @@ class StateCollector:
         ordered = [*train, *val]
         folder = self.ctx.out / "dataset"
         (folder / "hidden_states").mkdir(parents=True)
-        columns = {
-            "input_ids": [row.input_ids for row in ordered],
-            "loss_mask": [row.loss_mask for row in ordered],
-            "seq_len": [len(row.input_ids) for row in ordered],
-        }
-        dataset = Dataset.from_dict(columns)
+        lengths = [len(row.input_ids) for row in ordered]
+        dataset = Dataset.from_dict(
+            {
+                "input_ids": [row.input_ids for row in ordered],
+                "loss_mask": [row.loss_mask for row in ordered],
+                "seq_len": lengths,
+            }
+        )
         dataset.set_format("torch", columns=["input_ids", "loss_mask", "seq_len"])
         dataset.save_to_disk(folder)
         with (folder / "rows.jsonl").open("w", encoding="utf-8") as index:
@@ -171,8 +172,8 @@ class StateCollector:
             "layer_ids": self.layer_ids,
             "hidden_size": self.hidden_size,
             "dtype": self.dtypes.most_common(1)[0][0],
-            "tokens": sum(columns["seq_len"]),
-            "supervised_tokens": sum(sum(mask) for mask in columns["loss_mask"]),
+            "tokens": sum(lengths),
+            "supervised_tokens": sum(len(row.answer_ids) - 1 for row in ordered),
             "supervised_train_tokens": sum(len(row.answer_ids) - 1 for row in train),
         }
         (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")

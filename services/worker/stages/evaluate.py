@@ -91,8 +91,8 @@ async def _in_vllm(
 ) -> dict[str, dict[str, Any]]:
     spec = ctx.spec
     sampling = evaluation_sampling(spec.data.sampling, spec.evaluate.temperature, spec.evaluate.max_tokens)
-    settings = VerifierSettings(
-        **{
+    settings = VerifierSettings.model_validate(
+        {
             **verifier_fields(spec, Path(spec.verifier.model), on_gpu=bool(ctx.gpus)),
             "tensor_parallel_size": max(1, len(ctx.gpus)),
             "mode": "draft",

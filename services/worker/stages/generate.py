@@ -1,7 +1,7 @@
 """generate: has the verifier answer; stores the exact ids it read and wrote, and with inline capture its hidden states.
 
-In: `prepare`. Out: shards `rows_A-B/` (conversations A to B) with `rows.jsonl`, states `ROW.safetensors` where captured,
-and `manifest.json`; and `rejects.jsonl`. Rows that an earlier attempt finished are taken over.
+In: `prepare`. Out: shards `rows_A-B/` (conversations A to B) with `rows.jsonl`, captured states `ROW.safetensors` and
+`manifest.json`; and `rejects.jsonl`. Rows that an earlier attempt finished are taken over.
 """
 
 import asyncio
