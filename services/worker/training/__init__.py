@@ -1,0 +1,1 @@
+"""Draft training with speculators' own trainer: what adapts it, what guards it, and what it leaves behind."""

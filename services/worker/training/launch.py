@@ -1,0 +1,106 @@
+"""Starts the trainer, relays its events to the supervisor, and ends it with the stage.
+
+One process on the CPU or for one GPU; `torchrun` with a rank for each GPU where several are leased. Its output goes
+to the stage's own log.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from services.worker.stage_context import Reporter
+from services.worker.training.event_follower import EventFollower
+from services.worker.training.run_config import CONFIG_NAME, RunConfig
+from shared.errors import DivergedError, EyrieError, InternalError, StatusReason, UserError
+
+MODULE = "services.worker.training.main"
+REPOSITORY = Path(__file__).parents[3]
+POLL_S = 0.1
+# A step of the largest draft and its resume point (14 GB) fit in; the supervisor kills later than this.
+STOP_GRACE_S = 60.0
+
+
+class OutOfMemoryError(EyrieError):
+    """The trainer ran out of GPU or host memory; `reason` says which."""
+
+    def __init__(self, reason: StatusReason, message: str, hint: str) -> None:
+        super().__init__(message, where="train", hint=hint)
+        self.reason = reason
+
+
+def run_trainer(config: RunConfig, gpus: Sequence[str], report: Reporter) -> None:
+    """Run the trainer to its end.
+
+    Raises:
+        EyrieError: what the trainer reported: diverged, out of memory, a user's error, or internal.
+    """
+    follower = EventFollower(config, report)
+    process = subprocess.Popen(
+        command(config.run / CONFIG_NAME, len(gpus)), env=environment(gpus), stdin=subprocess.DEVNULL
+    )
+    try:
+        while process.poll() is None:
+            follower.relay()
+            time.sleep(POLL_S)
+    finally:
+        _end(process)
+        follower.relay()
+    if follower.failure is not None:
+        raise failure(follower.failure)
+    if process.returncode == -signal.SIGKILL:
+        raise OutOfMemoryError(
+            StatusReason.OOM_HOST,
+            "the trainer was killed (signal 9), most often because host memory ran out",
+            "lower train.num_workers or train.pack_length",
+        )
+    if process.returncode != 0:
+        raise InternalError(f"the trainer ended with status {process.returncode}", hint="the stage's log says why")
+
+
+def command(config: Path, gpus: int) -> list[str]:
+    """The trainer's command line for so many GPUs (0: the CPU)."""
+    if gpus < 2:
+        return [sys.executable, "-m", MODULE, str(config)]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(gpus)]
+    return [sys.executable, *torchrun, "-m", MODULE, str(config)]
+
+
+def environment(gpus: Sequence[str]) -> dict[str, str]:
+    """The stage's environment; only the leased GPUs are visible, none on the CPU."""
+    path = os.environ.get("PYTHONPATH")
+    return {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": ",".join(gpus),
+        "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{path}" if path else str(REPOSITORY),
+        "HF_HUB_OFFLINE": "1",
+        "TQDM_DISABLE": "1",
+    }
+
+
+def failure(event: Mapping[str, Any]) -> EyrieError:
+    """The trainer's `failed` event as the error it was."""
+    reason, message = StatusReason(event["reason"]), str(event["message"])
+    where, hint = str(event.get("where", "")), str(event.get("hint", ""))
+    if reason is StatusReason.OOM_GPU:
+        return OutOfMemoryError(reason, message, "lower train.pack_length or lease larger GPUs")
+    if reason is StatusReason.OOM_HOST:
+        return OutOfMemoryError(reason, message, "lower train.num_workers or train.pack_length")
+    known = {StatusReason.DIVERGED: DivergedError, StatusReason.USER_ERROR: UserError}
+    return known.get(reason, InternalError)(message, where=where, hint=hint)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Forward the end of the stage: SIGTERM saves the trainer's state, SIGKILL follows if it hangs."""
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_GRACE_S)
+            return
+        process.kill()
+    process.wait()
