@@ -3,8 +3,8 @@
     make demo                       # with the shipped prompts
     make demo PROMPTS=my.jsonl      # with yours
 
-Starts Redis, the tiny verifier, gateway and worker, submits one job over REST, shows its progress, prints a report (also as
-`var/demo/report.json`), and stops everything again. Each run has a folder of its own in `var/demo/runs`.
+Starts Redis, the tiny verifier, gateway and worker, submits one job over REST, shows its progress, prints a report
+(also as `var/demo/report.json`), and stops everything again. Each run has a folder of its own in `var/demo/runs`.
 """
 
 import argparse

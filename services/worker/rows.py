@@ -19,8 +19,8 @@ from shared.schemas.spec import Document
 class Row(Document):
     """One assistant turn.
 
-    The trainer's `input_ids` and `loss_mask` follow from it: prompt plus answer without its last id, and a mask that is 1
-    where the verifier wrote the token. The last id is the target of the last state.
+    The trainer's `input_ids` and `loss_mask` follow from it: prompt plus answer without its last id, and a mask that is
+    1 where the verifier wrote the token. The last id is the target of the last state.
     """
 
     id: str = Field(description="Conversation id and turn.")

@@ -1,7 +1,7 @@
 """capture: completes and checks hidden states, then lays rows out as the trainer reads them.
 
 In: `prepare`, `generate`. Out: `dataset/` in speculators' own layout: a saved `datasets` folder (`input_ids`,
-`loss_mask`, `seq_len`), `hidden_states/hs_I.safetensors`, training rows first; `rows.jsonl` and `meta.json` beside them;
+`loss_mask`, `seq_len`), `hidden_states/hs_I.safetensors`, training rows first, with `rows.jsonl` and `meta.json`; and
 `excluded.jsonl`. Rows without good states are asked for again by a prefill, then excluded by name.
 """
 

@@ -1,8 +1,8 @@
 """evaluate: measures how many tokens of the draft the verifier accepts, on prompts that training never saw.
 
 In: `prepare` (held-out conversations), `train` (`draft/`, `untrained/`), `capture` and `vocab` (for offline estimates),
-`suite:NAME` datasets, `compare` (another draft). Out: `report.json`. In mode `vllm`, exactly the trained folder is served
-beside the verifier, and acceptance comes from differences of vLLM's counters; the same for the untrained draft.
+`suite:NAME` datasets, `compare` (another draft). Out: `report.json`. In mode `vllm`, exactly the trained folder is
+served beside the verifier, and acceptance comes from differences of vLLM's counters; the same for the untrained draft.
 """
 
 import asyncio

@@ -74,8 +74,9 @@ Acceptance length counts the verifier's own token, so it lies between 1 and {k +
 
 ## Made from
 
-- {capture["num_train"]} training rows and {capture["num_val"]} held out, {capture["supervised_train_tokens"]} supervised
-  training tokens, written by the verifier; hidden states of layers {capture["layer_ids"]} in {capture["dtype"]}.
+- {capture["num_train"]} training rows and {capture["num_val"]} held out, written by the verifier;
+  {capture["supervised_train_tokens"]} supervised training tokens; hidden states of layers {capture["layer_ids"]}
+  in {capture["dtype"]}.
 - Draft vocabulary: {vocabulary["draft_vocab_size"]} of {vocabulary["target_vocab_size"]} tokens, which cover
   {_percent(vocabulary["coverage_val"])} of the held-out tokens.
 - Training: see `train_config.json` ({trained.get("steps", "?")} steps). Files and inputs by hash: the stage manifests.
