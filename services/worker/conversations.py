@@ -113,12 +113,6 @@ def check_control_tokens(conversation: Conversation, control_tokens: Iterable[st
                 raise RowRejected("control_token", f"a {message['role']} turn contains the control token {token}")
 
 
-def control_tokens(tokenizer_config: dict[str, Any]) -> list[str]:
-    """Texts of the verifier's added tokens, from its `tokenizer_config.json`."""
-    added = tokenizer_config.get("added_tokens_decoder") or {}
-    return [str(token["content"]) for token in added.values() if isinstance(token, dict) and token.get("content")]
-
-
 def split_ids(ids: Iterable[str], val_ratio: float, seed: int) -> set[str]:
     """Choose the conversations that are held out: exactly `round(n * val_ratio)` by hash rank, at least one a side."""
     ranked = sorted(set(ids), key=lambda item: hashlib.sha256(f"{seed}:{item}".encode()).digest())

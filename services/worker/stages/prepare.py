@@ -9,11 +9,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from services.worker.control_tokens import added_tokens
 from services.worker.conversations import (
     Conversation,
     RowRejected,
     check_control_tokens,
-    control_tokens,
     parse_row,
     read_lines,
     split_ids,
@@ -75,7 +75,7 @@ class ConversationReader:
 
     def __init__(self, ctx: StageContext) -> None:
         self.data = ctx.spec.data
-        self.tokens = read_control_tokens(Path(ctx.spec.verifier.model))
+        self.tokens = sorted(added_tokens(Path(ctx.spec.verifier.model)).values())
         self.seen: Counter[str] = Counter()
         self.taken = 0
 
@@ -97,12 +97,6 @@ class ConversationReader:
         self.taken += 1
         number = self.seen[identity]
         return (identity if number == 1 else f"{identity}-{number}"), conversation
-
-
-def read_control_tokens(verifier: Path) -> list[str]:
-    """Texts of the verifier's control tokens; none where it has no `tokenizer_config.json`."""
-    path = verifier / "tokenizer_config.json"
-    return control_tokens(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else []
 
 
 def _require_conversations(ids: list[str], rejected: Counter[str], rejects: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from datasets import load_from_disk
 
+from services.worker.control_tokens import emitted_token_ids
 from services.worker.rows import read_jsonl
 from services.worker.stage_context import StageContext
 from services.worker.vocabulary import Counts, choose_tokens, coverage, offsets
@@ -31,7 +32,7 @@ def run(ctx: StageContext) -> dict[str, Any]:
     counts = count_supervised(ctx.inputs["capture"] / "dataset", target_size)
     if not counts["train"].sum():
         raise UserError("no token of the training split is supervised", where="dataset")
-    control = sorted(id_ for id_ in control_token_ids(verifier) if id_ < target_size)
+    control = sorted(id_ for id_ in emitted_token_ids(verifier) if id_ < target_size)
     t2d = choose_tokens(counts["train"], ctx.spec.draft.vocab_size, control)
     np.save(ctx.out / "t2d.npy", t2d)
     np.save(ctx.out / "d2t.npy", offsets(t2d))
@@ -68,19 +69,3 @@ def count_supervised(dataset: Path, target_size: int) -> dict[str, Counts]:
             )
         counts[entry["split"]] += np.bincount(ids, minlength=target_size)
     return counts
-
-
-def control_token_ids(verifier: Path) -> set[int]:
-    """Ids of the tokens that a verifier can emit as control tokens: its added tokens and every end-of-sequence id."""
-    ids: set[int] = set()
-    tokenizer = verifier / "tokenizer_config.json"
-    if tokenizer.is_file():
-        added = json.loads(tokenizer.read_text(encoding="utf-8")).get("added_tokens_decoder") or {}
-        ids.update(int(id_) for id_ in added)
-    for name in ("generation_config.json", "config.json"):
-        if (verifier / name).is_file():
-            document = json.loads((verifier / name).read_text(encoding="utf-8"))
-            for part in (document, document.get("text_config") or {}):
-                eos = part.get("eos_token_id")
-                ids.update([eos] if isinstance(eos, int) else eos or [])
-    return ids
