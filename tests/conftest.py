@@ -1,0 +1,22 @@
+"""What all tests share: nothing is fetched from a hub, and a test's folder decides its marker."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+MARKED_FOLDERS = ("integration", "e2e", "chaos")
+
+# Before any library reads them. Tests run on what they make themselves.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+os.environ.setdefault("DO_NOT_TRACK", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
+        if folder in MARKED_FOLDERS:
+            item.add_marker(folder)
