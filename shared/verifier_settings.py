@@ -42,11 +42,11 @@ class VerifierSettings(BaseSettings):
     device: Device = Field(Device.AUTO, description="`cpu`, `cuda`, or `auto`: CUDA where its driver is.")
     mode: VerifierMode = Field(
         VerifierMode.CAPTURE,
-        description="`capture` keeps hidden states, `draft` serves a draft beside the verifier, `plain` does neither.",
+        description="`capture` keeps hidden states, `draft` serves a draft too, `plain` does neither.",
     )
     layer_ids: list[int] | None = Field(
         None,
-        description="Captured states, ascending: id k is the state after k layers, the number of layers is the final one, "
+        description="Captured states: id k is the state after k layers; the number of layers is the final one, "
         "which is always captured. None: `default_layer_ids` of the model.",
     )
     shared_folder: Path = Field(
@@ -104,9 +104,10 @@ class VerifierSettings(BaseSettings):
 def default_layer_ids(num_hidden_layers: int) -> list[int]:
     """The states to capture by default: low, middle, high and final, distinct and ascending.
 
-    From seven layers on these are the ids that vLLM and speculators take by themselves (2, half, three below the top) and the
-    final state; they coincide in smaller verifiers, which get the first, the middle and the last but one instead. 61 layers give
-    [2, 30, 58, 61]. Id 0, the embeddings, is no choice: vLLM's DeepSeek model cannot hand it out.
+    From seven layers on these are the ids that vLLM and speculators take by themselves (2, half, three below the top)
+    and the final state; they coincide in smaller verifiers, which get the first, the middle and the last but one
+    instead. 61 layers give [2, 30, 58, 61]. Id 0, the embeddings, is no choice: vLLM's DeepSeek model cannot hand it
+    out.
 
     Raises:
         ValueError: fewer than four layers have no three auxiliary states below the final one; says what to give.
@@ -114,9 +115,10 @@ def default_layer_ids(num_hidden_layers: int) -> list[int]:
     final = num_hidden_layers
     if final < AUXILIARY_LAYERS + 1:
         given = f"such as {list(range(1, final + 1))}" if final > 1 else "but a verifier of one layer has none to give"
+        plural = "s" if final != 1 else ""
         raise ValueError(
-            f"a verifier of {final} layer{'s' if final != 1 else ''} has no {AUXILIARY_LAYERS} distinct auxiliary layers below its "
-            f"final one: give layer_ids yourself, distinct ids from 1 to {final}, {given}"
+            f"a verifier of {final} layer{plural} has no {AUXILIARY_LAYERS} distinct auxiliary layers below its "
+            f"final one: give layer_ids yourself, distinct, from 1 to {final}, {given}"
         )
     if final < 7:
         return [1, final // 2, final - 1, final]

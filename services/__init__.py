@@ -1,0 +1,1 @@
+"""The services: gateway, worker, verifier and command line. None imports another."""
