@@ -1,0 +1,104 @@
+"""Makes the gateway's app: `create_app(settings)`. Any number of replicas can serve the same Redis and store.
+
+With uvicorn alone: `uvicorn --factory services.gateway.app:create_app`.
+"""
+
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from starlette.requests import ClientDisconnect
+
+from services.gateway import problems
+from services.gateway.deps import Backend
+from services.gateway.examples import document_schemas
+from services.gateway.idempotency import IdempotencyKeys
+from services.gateway.problems import ProblemDocument
+from services.gateway.reconciler import Reconciler
+from services.gateway.routers import artifacts, datasets, drafts, health, jobs, presets
+from shared.artifact_store import LocalArtifactStore
+from shared.job_store import JobStore
+from shared.queue import JobQueue
+from shared.settings import Settings, get_settings
+
+ROUTERS = (health, presets, datasets, jobs, artifacts, drafts)
+REDIS_TIMEOUT_S = 5
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The app with its reconciler, which starts and stops with it."""
+    settings = settings or get_settings()
+    app = FastAPI(
+        title="Eyrie",
+        summary="Trains speculative-decoding drafts for Kimi-K2.5.",
+        version="1",
+        lifespan=_lifespan,
+        responses={"default": {"model": ProblemDocument, "description": "problem+json (RFC 9457)"}},
+    )
+    app.state.backend = connect(settings)
+    problems.install(app)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
+    for module in ROUTERS:
+        app.include_router(module.router)
+    _complete_openapi(app)
+    return app
+
+
+def connect(settings: Settings) -> Backend:
+    """Clients of Redis and the store. Nothing is asked of them yet: a gateway starts without Redis, too."""
+    store = LocalArtifactStore(settings.store_root)
+    redis = _redis(settings.redis_url, text=True)
+    return Backend(
+        settings=settings,
+        artifacts=store,
+        jobs=JobStore(redis, store),
+        queue=JobQueue(settings.redis_url, _redis(settings.redis_url, text=False)),
+        idempotency=IdempotencyKeys(redis),
+    )
+
+
+def _redis(url: str, *, text: bool) -> Redis:
+    """A client that gives up soon: people wait for the answer, and ask again."""
+    client: Redis = Redis.from_url(
+        url,
+        decode_responses=text,
+        socket_connect_timeout=REDIS_TIMEOUT_S,
+        socket_timeout=REDIS_TIMEOUT_S,
+        retry=Retry(NoBackoff(), 1),
+    )
+    return client
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    backend: Backend = app.state.backend
+    stop = threading.Event()
+    reconciler = Reconciler(backend.jobs, backend.queue, backend.settings)
+    thread = threading.Thread(target=reconciler.run, args=(stop,), name="reconciler", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(REDIS_TIMEOUT_S)
+
+
+async def _on_disconnect(_: Request, __: Exception) -> Response:
+    return Response(status_code=400)  # nobody reads it
+
+
+def _complete_openapi(app: FastAPI) -> None:
+    """Add the schemas of the partial job document, which no route's signature names."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = generate()
+        document["components"]["schemas"] |= document_schemas()
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]

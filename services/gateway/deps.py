@@ -1,0 +1,57 @@
+"""What routes depend on, as `Annotated` aliases; the objects are made once, in `app.create_app`."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Path, Query, Request
+
+from services.gateway.idempotency import IdempotencyKeys
+from services.gateway.problems import Problem, not_found
+from shared.artifact_store import LocalArtifactStore
+from shared.ids import is_id
+from shared.job_store import JobNotFound, JobStore
+from shared.queue import JobQueue
+from shared.schemas.job import JobRecord
+from shared.settings import Settings
+
+
+@dataclass(frozen=True)
+class Backend:
+    """The stores that one gateway process works with."""
+
+    settings: Settings
+    artifacts: LocalArtifactStore
+    jobs: JobStore
+    queue: JobQueue
+    idempotency: IdempotencyKeys
+
+
+def get_backend(request: Request) -> Backend:
+    """The backend of the app that the request came to."""
+    backend: Backend = request.app.state.backend
+    return backend
+
+
+BackendDep = Annotated[Backend, Depends(get_backend)]
+
+
+def get_job(job_id: Annotated[str, Path(max_length=64, description="Id of a job.")], backend: BackendDep) -> JobRecord:
+    """The record of the job in the path.
+
+    Raises:
+        Problem: 404 where there is none; 503 while a record that Redis lost is being rebuilt.
+    """
+    if not is_id(job_id, "job"):
+        raise not_found("job", job_id)
+    try:
+        return backend.jobs.get(job_id)
+    except JobNotFound:
+        if backend.artifacts.exists(f"jobs/{job_id}/job.json"):
+            detail = "the record of this job is being rebuilt from the artifact store; ask again"
+            raise Problem(503, detail, headers={"Retry-After": "2"}) from None
+        raise not_found("job", job_id) from None
+
+
+JobDep = Annotated[JobRecord, Depends(get_job)]
+Limit = Annotated[int, Query(ge=1, le=200, description="Entries on one page.")]
+After = Annotated[str | None, Query(max_length=64, description="Id of the last entry of the page before.")]

@@ -1,0 +1,72 @@
+"""Request bodies as OpenAPI shows them, with examples that can be sent as they are."""
+
+from typing import Any
+
+from shared.schemas.spec import JobSpec
+
+JSONL_ROWS = '{"messages": [{"role": "user", "content": "Why is the sky blue?"}]}\n{"prompt": "Name three rivers."}\n'
+
+DATASET_BODY: dict[str, Any] = {
+    "required": True,
+    "content": {
+        "application/x-ndjson": {
+            "schema": {"type": "string", "description": "One JSON object a line."},
+            "example": JSONL_ROWS,
+        },
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "required": ["file"],
+                "properties": {"file": {"type": "string", "format": "binary"}},
+            },
+            "example": {"file": JSONL_ROWS},
+        },
+    },
+}
+
+JOB_EXAMPLES: dict[str, Any] = {
+    "small": {
+        "summary": "The least that a job needs: a dataset; the preset kimi-k2.5 fills in the rest",
+        "value": {"data": {"dataset": "ds_06f2k8m3q0000000000a"}},
+    },
+    "managed": {
+        "summary": "One host with eight GPUs: the worker starts the verifier itself",
+        "value": {
+            "name": "chat drafts",
+            "verifier": {
+                "model": "moonshotai/Kimi-K2.5",
+                "revision": "main",
+                "managed": {"tensor_parallel_size": 8, "trust_remote_code": True},
+            },
+            "data": {"dataset": "ds_06f2k8m3q0000000000a", "max_seq_len": 4096},
+            "train": {"epochs": 4, "lr": 5e-5, "gpus": 8},
+            "evaluate": {"gate": {"min_acceptance_length": 2.2}},
+            "metadata": {"team": "serving"},
+        },
+    },
+    "tiny": {
+        "summary": "A trial on any machine",
+        "value": {"preset": "tiny", "data": {"dataset": "ds_06f2k8m3q0000000000a"}},
+    },
+}
+
+JOB_BODY: dict[str, Any] = {
+    "required": True,
+    "description": "A job document; what it leaves out is filled in by its preset.",
+    "content": {
+        "application/json": {
+            "schema": {"$ref": "#/components/schemas/JobDocument"},
+            "examples": JOB_EXAMPLES,
+        }
+    },
+}
+
+
+def document_schemas() -> dict[str, Any]:
+    """Schemas of a partial job document, by name: those of `JobSpec`, with everything optional but the dataset."""
+    schema = JobSpec.model_json_schema(ref_template="#/components/schemas/{model}Part")
+    parts = {f"{name}Part": part for name, part in schema.pop("$defs").items()}
+    parts["VerifierSpecPart"].pop("required", None)
+    schema["required"] = ["data"]
+    schema["title"] = "JobDocument"
+    return parts | {"JobDocument": schema}

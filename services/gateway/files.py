@@ -1,0 +1,110 @@
+"""Files that a manifest names: the only ones that can be downloaded.
+
+A path of a request is only ever looked up among the entries of manifests, never joined to a folder; so there is nothing
+to traverse.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from urllib.parse import quote
+
+from fastapi import Request
+from fastapi.responses import FileResponse, Response
+
+from services.gateway.problems import not_found
+from services.gateway.wire import FileView
+from shared.artifact_store import LocalArtifactStore
+from shared.schemas.job import JobRecord, Stage
+from shared.schemas.manifest import FileEntry, Manifest
+from shared.schemas.registry import DraftRecord
+
+MEDIA_TYPES = {
+    ".json": "application/json",
+    ".jsonl": "application/x-ndjson",
+    ".md": "text/markdown; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
+}
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of a manifest: its key in the store, and what the manifest says of it."""
+
+    key: str
+    entry: FileEntry
+    stage: Stage
+
+
+def job_files(store: LocalArtifactStore, record: JobRecord) -> dict[str, StoredFile]:
+    """Files of the job's finished stages, by `STAGE/PATH`."""
+    return {
+        f"{stage.name}/{file.entry.path}": file
+        for stage in record.stages
+        if stage.manifest
+        for file in _manifest_files(store, stage.manifest)
+    }
+
+
+def draft_files(store: LocalArtifactStore, record: DraftRecord) -> dict[str, StoredFile]:
+    """Files of a draft, by their path in the draft's folder."""
+    folder = f"{record.root}/"
+    return {
+        file.key.removeprefix(folder): file
+        for file in _manifest_files(store, record.manifest)
+        if file.key.startswith(folder)
+    }
+
+
+def file_views(files: Mapping[str, StoredFile], base: str) -> list[FileView]:
+    """Show files; `base` is the address below which they are downloaded."""
+    return [
+        FileView(
+            path=path,
+            size=file.entry.size,
+            sha256=file.entry.sha256,
+            stage=file.stage,
+            url=f"{base}/{quote(path)}",
+        )
+        for path, file in files.items()
+    ]
+
+
+def send_file(store: LocalArtifactStore, files: Mapping[str, StoredFile], path: str, request: Request) -> Response:
+    """A file as a download, whole or by ranges; its ETag is its SHA-256.
+
+    Raises:
+        Problem: 404 where no manifest names it, or the file itself is gone or leaves the store.
+    """
+    file = files.get(path)
+    if file is None:
+        raise not_found("file", path)
+    try:
+        place = store.path(file.key)
+    except KeyError:
+        raise not_found("file", path) from None
+    tag = f'"{file.entry.sha256}"'
+    headers = {
+        "ETag": tag,
+        "Cache-Control": "private, no-cache",
+        "X-Content-Type-Options": "nosniff",
+    }
+    known = [one.strip() for one in request.headers.get("if-none-match", "").split(",")]
+    if tag in known or "*" in known:
+        return Response(status_code=304, headers=headers)
+    name = PurePosixPath(path)
+    return FileResponse(
+        place,
+        headers=headers,
+        media_type=MEDIA_TYPES.get(name.suffix, "application/octet-stream"),
+        filename=name.name,
+        stat_result=place.stat(),
+    )
+
+
+def _manifest_files(store: LocalArtifactStore, key: str) -> list[StoredFile]:
+    try:
+        manifest = Manifest.model_validate_json(store.read(key))
+    except KeyError:
+        return []
+    return [StoredFile(f"{manifest.root}/{entry.path}", entry, manifest.stage) for entry in manifest.files]

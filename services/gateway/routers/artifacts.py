@@ -1,0 +1,28 @@
+"""Artifacts of a job: `GET /v1/jobs/{id}/artifacts` and downloads below it.
+
+Order: by stage, then as the stage's manifest lists them. No filters, no paging: manifests are read whole. A path is
+`STAGE/PATH`, and only what a manifest names exists.
+"""
+
+from fastapi import APIRouter, Request
+from fastapi.responses import FileResponse, Response
+
+from services.gateway.deps import BackendDep, JobDep
+from services.gateway.files import file_views, job_files, send_file
+from services.gateway.wire import FileView, Page
+
+router = APIRouter(prefix="/v1/jobs/{job_id}/artifacts", tags=["artifacts"])
+
+
+@router.get("")
+def list_artifacts(record: JobDep, backend: BackendDep) -> Page[FileView]:
+    """List the files of the job's finished stages."""
+    files = job_files(backend.artifacts, record)
+    return Page(data=file_views(files, f"/v1/jobs/{record.id}/artifacts"), has_more=False)
+
+
+@router.head("/{path:path}", include_in_schema=False)
+@router.get("/{path:path}", response_class=FileResponse)
+def download_artifact(path: str, record: JobDep, backend: BackendDep, request: Request) -> Response:
+    """Download a file; ranges and `If-None-Match` are honoured, the ETag is the SHA-256."""
+    return send_file(backend.artifacts, job_files(backend.artifacts, record), path, request)

@@ -1,0 +1,105 @@
+"""Datasets: `POST /v1/datasets`, `GET /v1/datasets`, `GET /v1/datasets/{id}`.
+
+Order: newest first. Paging: `limit` and `after` (the id of the last entry). No filters. A dataset never changes.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from pydantic import TypeAdapter
+from starlette.concurrency import run_in_threadpool
+
+from services.gateway.bodies import drain
+from services.gateway.deps import After, BackendDep, Limit
+from services.gateway.examples import DATASET_BODY
+from services.gateway.multipart import FilePart, file_stream
+from services.gateway.paging import page_of
+from services.gateway.problems import Problem, not_found
+from services.gateway.uploads import adopt_dataset, check_size, receive_dataset
+from services.gateway.wire import DatasetView, Page
+from shared.artifact_store import LocalArtifactStore
+from shared.errors import UserError
+from shared.ids import is_id
+from shared.schemas.registry import DatasetRecord
+from shared.schemas.spec import Name
+
+router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
+NAME = TypeAdapter(Name)
+
+
+@router.post("", status_code=201, openapi_extra={"requestBody": DATASET_BODY})
+async def upload_dataset(
+    request: Request,
+    response: Response,
+    backend: BackendDep,
+    name: Annotated[Name | None, Query(description="A name for people.")] = None,
+    content_sha256: Annotated[
+        str | None,
+        Header(alias="X-Content-SHA256", pattern=r"^[0-9a-fA-F]{64}$", description="Of the file."),
+    ] = None,
+) -> DatasetView:
+    """Upload prompts or conversations: JSONL, one object a line.
+
+    The body is the file itself (`curl --data-binary @prompts.jsonl`), or a form with a part `file`. Each line is
+    checked as it arrives; a bad file is refused with the number of its first bad line, and nothing is kept.
+    """
+    announced = request.headers.get("content-length", "")
+    if announced.isascii() and announced.isdigit():
+        check_size(int(announced), backend.settings.max_upload_bytes)
+    body = request.stream()
+    content_type = request.headers.get("content-type", "")
+    form = FilePart(content_type) if content_type.lower().startswith("multipart/") else None
+    source = file_stream(form, body) if form else body
+    try:
+        staged, upload = await receive_dataset(source, backend.artifacts, backend.settings, content_sha256)
+    except (Problem, UserError):
+        await drain(_rest(body))
+        raise
+    title = name or _title(form)
+    record = await run_in_threadpool(adopt_dataset, backend.artifacts, staged, upload, title)
+    response.headers["Location"] = f"/v1/datasets/{record.id}"
+    return DatasetView(**record.model_dump())
+
+
+@router.get("")
+def list_datasets(backend: BackendDep, limit: Limit = 50, after: After = None) -> Page[DatasetView]:
+    """List datasets, newest first."""
+    names = [name for name in backend.artifacts.list("datasets") if is_id(name, "ds")]
+    ids, has_more = page_of(sorted(names, reverse=True), after, limit)
+    records = [record for i in ids if (record := _read(backend.artifacts, i))]
+    return Page(data=records, has_more=has_more)
+
+
+@router.get("/{dataset_id}")
+def get_dataset(dataset_id: Annotated[str, Path(max_length=64)], backend: BackendDep) -> DatasetView:
+    """Show a dataset."""
+    record = _read(backend.artifacts, dataset_id) if is_id(dataset_id, "ds") else None
+    if record is None:
+        raise not_found("dataset", dataset_id)
+    return record
+
+
+def _read(store: LocalArtifactStore, dataset_id: str) -> DatasetView | None:
+    try:
+        content = store.read(f"datasets/{dataset_id}/dataset.json")
+    except KeyError:
+        return None
+    return DatasetView(**DatasetRecord.model_validate_json(content).model_dump())
+
+
+def _title(form: FilePart | None) -> str:
+    """The form's file name where it makes a proper name."""
+    try:
+        return NAME.validate_python(form.filename if form else None)
+    except ValueError:
+        return "dataset"
+
+
+async def _rest(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """What is left of a body; nothing when it was read to its end."""
+    try:
+        async for piece in body:
+            yield piece
+    except RuntimeError:
+        return

@@ -1,0 +1,143 @@
+"""Takes a dataset: streams it to the store's staging folder, hashes and checks it as it passes, then adopts it.
+
+Until everything is checked the file has no key: a bad or cut upload leaves nothing behind.
+"""
+
+import hashlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import BinaryIO
+
+from starlette.concurrency import run_in_threadpool
+
+from services.gateway.problems import Problem
+from services.gateway.row_check import RowChecker
+from shared.artifact_store import LocalArtifactStore
+from shared.errors import ArtifactStoreError
+from shared.ids import new_id
+from shared.schemas.job import now
+from shared.schemas.registry import DatasetRecord
+from shared.settings import Settings
+
+PIECE_BYTES = 1 << 20
+
+
+class Upload:
+    """One file on its way in: the bytes so far, their hash, and the checked rows."""
+
+    def __init__(self, file: BinaryIO, settings: Settings) -> None:
+        self.file = file
+        self.max_bytes = settings.max_upload_bytes
+        self.rows = RowChecker(settings.max_row_bytes)
+        self.digest = hashlib.sha256()
+        self.size = 0
+
+    def take(self, piece: bytes) -> None:
+        """Check, hash and write a piece."""
+        self.size += len(piece)
+        check_size(self.size, self.max_bytes)
+        self.rows.feed(piece)
+        self.digest.update(piece)
+        self.file.write(piece)
+
+    def finish(self, sha256: str | None) -> None:
+        """Check the end, and bring the file to the disk."""
+        self.rows.finish()
+        if sha256 is not None and sha256.lower() != self.digest.hexdigest():
+            raise Problem(
+                422,
+                f"the file that arrived has SHA-256 {self.digest.hexdigest()}, "
+                "not the one in X-Content-SHA256; send it again",
+                errors=[
+                    {
+                        "source": "header",
+                        "pointer": "/X-Content-SHA256",
+                        "message": "does not match the body",
+                    }
+                ],
+            )
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
+
+async def receive_dataset(
+    body: AsyncIterator[bytes],
+    store: LocalArtifactStore,
+    settings: Settings,
+    sha256: str | None,
+) -> tuple[Path, Upload]:
+    """Write a body to a staged file; on any error, a cut included, the file is removed.
+
+    Raises:
+        UserError: a line is not a row.
+        Problem: too large, or not the announced bytes.
+        ArtifactStoreError: it cannot be written.
+    """
+    staged = await run_in_threadpool(store.staging_file)
+    try:
+        with staged.open("xb") as file:
+            upload = Upload(file, settings)
+            async for piece in _in_pieces(body):
+                await run_in_threadpool(upload.take, piece)
+            await run_in_threadpool(upload.finish, sha256)
+    except OSError as error:
+        staged.unlink(missing_ok=True)
+        raise _store_error(error) from error
+    except BaseException:
+        staged.unlink(missing_ok=True)
+        raise
+    return staged, upload
+
+
+def adopt_dataset(store: LocalArtifactStore, staged: Path, upload: Upload, name: str) -> DatasetRecord:
+    """Give a received file its key: first the data, then the record that makes it visible."""
+    record = DatasetRecord(
+        id=new_id("ds"),
+        name=name,
+        rows=upload.rows.rows,
+        bytes=upload.size,
+        sha256=upload.digest.hexdigest(),
+        created_at=now(),
+    )
+    try:
+        store.adopt(f"datasets/{record.id}/data.jsonl", staged)
+        store.create(f"datasets/{record.id}/dataset.json", record.model_dump_json().encode())
+    except BaseException:
+        staged.unlink(missing_ok=True)
+        store.delete(f"datasets/{record.id}")
+        raise
+    return record
+
+
+def check_size(size: int, max_bytes: int) -> None:
+    """Refuse more than the service takes.
+
+    Raises:
+        Problem: 413.
+    """
+    if size > max_bytes:
+        raise Problem(
+            413,
+            f"a dataset may have {max_bytes} bytes (EYRIE_MAX_UPLOAD_BYTES); split the file",
+        )
+
+
+async def _in_pieces(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Join what the network gives to pieces that are worth a thread's time."""
+    piece = bytearray()
+    async for chunk in body:
+        piece += chunk
+        if len(piece) >= PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+    if piece:
+        yield bytes(piece)
+
+
+def _store_error(error: OSError) -> ArtifactStoreError:
+    return ArtifactStoreError(
+        f"the upload cannot be written: {os.strerror(error.errno or 0)}",
+        where="staging",
+        hint="free some space, or give the store a larger volume",
+    )
