@@ -46,7 +46,7 @@ REASONS = (
         r"DO NOT MATCH THE HASHES|MISMATCHED HASH",
         "a package is not the one that was locked: empty pip's cache, look at the index it uses",
     ),
-    (NOT_FOUND, "the package index has no such version for this Python and this machine"),
+    (NOT_FOUND, "no index within reach has this version for this Python and this machine"),
     (r"CERTIFICATE_VERIFY_FAILED", "a certificate is not trusted: set PIP_CERT or `pip config`"),
     (r"Failed building|error: command .*(?:gcc|cc)", "a package needs a C compiler and make"),
     (NETWORK_TROUBLE.pattern, "the package index cannot be reached"),
