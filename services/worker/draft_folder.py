@@ -116,18 +116,20 @@ class _Checker:
         if not (config.get("speculators_config") or {}).get("verifier", {}).get("name_or_path"):
             raise self._refuse("names no verifier", "config.json/speculators_config/verifier")
         self._check_decoder(config, text)
-        ids, layers = config.get("eagle_aux_hidden_state_layer_ids"), text["num_hidden_layers"]
-        valid = isinstance(ids, list) and ids and all(isinstance(i, int) for i in ids)
-        if not valid or len(set(ids)) != len(ids) or min(ids) < 0 or max(ids) > layers:
-            raise self._refuse(
-                f"must be distinct layer ids between 0 and {layers}, is {ids}",
-                "config.json/eagle_aux_hidden_state_layer_ids",
-            )
+        self._check_layer_ids(config.get("eagle_aux_hidden_state_layer_ids"), text["num_hidden_layers"])
         size = config.get("draft_vocab_size")
         if not isinstance(size, int) or not 1 <= size <= text["vocab_size"]:
             raise self._refuse(
                 f"must lie between 1 and {text['vocab_size']}, is {size}",
                 "config.json/draft_vocab_size",
+            )
+
+    def _check_layer_ids(self, ids: Any, layers: int) -> None:
+        well_formed = isinstance(ids, list) and ids and all(isinstance(one, int) for one in ids)
+        if not well_formed or len(set(ids)) != len(ids) or min(ids) < 0 or max(ids) > layers:
+            raise self._refuse(
+                f"must be distinct layer ids between 0 and {layers}, is {ids}",
+                "config.json/eagle_aux_hidden_state_layer_ids",
             )
 
     def _check_decoder(self, config: dict[str, Any], text: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ import torch
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 
-HIDDEN, VOCAB, LAYERS, HEADS = 64, 128, 6, 4
+HIDDEN, VOCAB, LAYERS, HEADS = 32, 64, 6, 4
 AUX_LAYERS = (1, 3, 5)
 
 
@@ -85,28 +85,28 @@ def write_verifier(folder: Path, *, hidden: int = HIDDEN, vocab: int = VOCAB, se
 
 
 def made_rows(verifier: Path, count: int, *, seed: int = 0, mean_length: int = 40) -> list[Row]:
-    """Rows of a noisy second-order chain; the auxiliary states say what comes next, as a verifier's do."""
-    weights = load_file(verifier / "model.safetensors")
-    head = weights["language_model.lm_head.weight"]
+    """Rows of a noisy chain of tokens. The last state names the next token, as a verifier's does; the auxiliary ones
+    also foretell the token after it, noise included, so that a draft that reads them beats one that only sees tokens.
+    """
+    head = load_file(verifier / "model.safetensors")["language_model.lm_head.weight"]
     vocab, hidden = head.shape
+    used = vocab * 3 // 4
     rng = random.Random(seed)
-    torch.manual_seed(seed)
-    mix = torch.randn(len(AUX_LAYERS), hidden, hidden) / hidden**0.5
-    # A head row, scaled up: its own logit is by far the largest.
+    generator = torch.Generator().manual_seed(seed)
+    # A head row, scaled to the norm's output: its own logit is by far the largest.
     anchors = head / head.norm(dim=1, keepdim=True) * hidden**0.5
     rows = []
     for _ in range(count):
         length = rng.randint(mean_length // 2, mean_length * 3 // 2)
-        ids = [rng.randrange(vocab), rng.randrange(vocab)]
-        while len(ids) < length + 1:
-            follow = (3 * ids[-1] + ids[-2] + 1) % (vocab * 3 // 4)
-            ids.append(follow if rng.random() < 0.8 else rng.randrange(vocab * 3 // 4))
+        ids = [rng.randrange(used)]
+        while len(ids) < length + 2:
+            ids.append((ids[-1] + 7) % used if rng.random() < 0.8 else rng.randrange(used))
         tokens = torch.tensor(ids)
-        last = anchors[tokens[1:]] + 0.1 * torch.randn(length, hidden)
-        clues = torch.stack([last @ matrix for matrix in mix], dim=1)
+        last = anchors[tokens[1:-1]] + 0.1 * torch.randn(length, hidden, generator=generator)
+        after = anchors[tokens[2:]] + 0.1 * torch.randn(length, hidden, generator=generator)
         prompt = rng.randint(2, length // 2)
         mask = (torch.arange(length) >= prompt).long()
-        rows.append(Row(tokens[:-1], mask, torch.cat([clues, last[:, None]], dim=1)))
+        rows.append(Row(tokens[:-2], mask, torch.stack([after, last, after + last, last], dim=1)))
     return rows
 
 
@@ -185,15 +185,25 @@ def capture_rows(
     layer_ids: Sequence[int],
     max_tokens: int,
     eos: int,
+    batch: int = 64,
 ) -> list[Row]:
     """Answer prompts greedily with a real verifier in float32 and keep its states, without vLLM.
 
     Args:
         prompts: token ids of each prompt.
         layer_ids: id k is the residual stream after k layers; the number of layers is the state before the final norm.
+        eos: id that ends an answer; it is the last one of a finished row's targets, so that its state is left out.
     """
     model = load_verifier(verifier)
-    return [_capture(model, list(prompt), layer_ids=layer_ids, max_tokens=max_tokens, eos=eos) for prompt in prompts]
+    rows: list[Row] = []
+    for start in range(0, len(prompts), batch):
+        asked = [list(prompt) for prompt in prompts[start : start + batch]]
+        for prompt, answer in zip(asked, _answers(model, asked, max_tokens, eos), strict=True):
+            ids = torch.tensor((prompt + answer)[:-1])
+            states = dict(_states(model, ids))
+            mask = (torch.arange(len(ids)) >= len(prompt)).long()
+            rows.append(Row(ids, mask, torch.stack([states[layer] for layer in layer_ids], dim=1)))
+    return rows
 
 
 def load_verifier(folder: Path) -> Any:
@@ -204,21 +214,23 @@ def load_verifier(folder: Path) -> Any:
 
 
 @torch.no_grad()
-def _capture(model: Any, prompt: list[int], *, layer_ids: Sequence[int], max_tokens: int, eos: int) -> Row:
-    ids = model.generate(
-        input_ids=torch.tensor([prompt]),
-        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+def _answers(model: Any, prompts: Sequence[list[int]], max_tokens: int, eos: int) -> list[list[int]]:
+    """Greedy answers, `eos` included where it was reached; prompts are padded on the left."""
+    width = max(len(prompt) for prompt in prompts)
+    ids = torch.tensor([[eos] * (width - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    written = model.generate(
+        input_ids=ids,
+        attention_mask=mask,
         max_new_tokens=max_tokens,
         do_sample=False,
         eos_token_id=eos,
         pad_token_id=eos,
-    )[0]
-    row = ids[:-1]
-    kept = dict(_states(model, row))
-    mask = (torch.arange(len(row)) >= len(prompt)).long()
-    return Row(row, mask, torch.stack([kept[layer] for layer in layer_ids], dim=1))
+    )[:, width:].tolist()
+    return [answer[: answer.index(eos) + 1] if eos in answer else answer for answer in written]
 
 
+@torch.no_grad()
 def _states(model: Any, ids: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
     """Residual stream after k layers ([S, H]), by k."""
     layers = next(

@@ -23,7 +23,7 @@ def acceptance_length(per_position: Sequence[float]) -> float:
 
 def full_accuracies(metrics: Mapping[str, float]) -> list[float]:
     """`full_acc_0`, `full_acc_1`, ... as a list, as far as they go."""
-    found = []
+    found: list[float] = []
     while (value := metrics.get(f"full_acc_{len(found)}")) is not None:
         found.append(value)
     return found

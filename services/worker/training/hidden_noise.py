@@ -4,12 +4,12 @@ The target (the verifier's last state) and the validation split are never touche
 only, so that a resumed run sees the same.
 """
 
+import hashlib
 from typing import Any
 
 import torch
 
-RANKS = 1 << 10
-STEPS = 1 << 32
+SEED_BYTES = 4  # torch's CPU generator looks at the low 32 bits only
 
 
 class HiddenNoise:
@@ -24,6 +24,10 @@ class HiddenNoise:
             return batch
         states = batch["hidden_states"]
         generator = torch.Generator(device=states.device)
-        generator.manual_seed(((self.seed * STEPS + step) * RANKS + self.rank) % (1 << 63))
+        generator.manual_seed(self._seed_of(step))
         noise = torch.empty_like(states).uniform_(-self.amplitude, self.amplitude, generator=generator)
         return {**batch, "hidden_states": states + noise}
+
+    def _seed_of(self, step: int) -> int:
+        digest = hashlib.sha256(f"{self.seed}/{step}/{self.rank}".encode()).digest()
+        return int.from_bytes(digest[:SEED_BYTES], "big")

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -35,7 +35,7 @@ def prepare_run(ctx: StageContext) -> RunConfig:
     text = text.get("text_config", text)
     spec = ctx.spec
     draft = _draft_with_real_vocabulary(ctx)
-    device = "cuda" if ctx.gpus else "cpu"
+    device: Literal["cpu", "cuda"] = "cuda" if ctx.gpus else "cpu"
     attention, why = choose_attention(spec.train.attention, device)
     dtype = spec.train.dtype
     if dtype == "auto":

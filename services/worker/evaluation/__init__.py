@@ -1,0 +1,1 @@
+"""How good a draft is: offline from validation states, or in vLLM."""

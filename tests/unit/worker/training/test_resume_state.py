@@ -1,0 +1,78 @@
+"""Resume points are complete or not there."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from services.worker.training.resume_state import Position, find_point, save_point
+
+
+def write(run: Path, step: int, value: float = 0.0, best: Path | None = None) -> Path:
+    model = torch.nn.Linear(3, 2)
+    torch.nn.init.constant_(model.weight, value or float(step))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: 1 / (done + 1))
+    position = Position(epoch=1, local_step=2, step=step, fingerprint="same")
+    return save_point(run, position, dict(model.named_parameters()), [optimizer], [scheduler], best)
+
+
+def test_the_furthest_point_of_all_attempts_is_used(tmp_path: Path) -> None:
+    write(tmp_path / "new", 4)
+    write(tmp_path / "old", 9)
+    point = find_point([tmp_path / "new", tmp_path / "old", tmp_path / "absent"], "same")
+    assert point is not None
+    assert point.position.step == 9
+    assert point.best_path() is None
+
+
+def test_only_two_points_are_kept(tmp_path: Path) -> None:
+    for step in (2, 10, 3, 11):
+        write(tmp_path, step)
+    assert sorted(path.name for path in (tmp_path / "resume").iterdir()) == ["step_10", "step_11"]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "no manifest", "unfinished name", "other run"])
+def test_a_damaged_newest_point_is_passed_over(tmp_path: Path, damage: str) -> None:
+    write(tmp_path, 5)
+    newest = write(tmp_path, 6)
+    if damage == "truncated":
+        weights = newest / "weights.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-8])
+    elif damage == "empty":
+        shutil.rmtree(newest)
+        newest.mkdir()
+    elif damage == "no manifest":
+        (newest / "manifest.json").unlink()
+    elif damage == "unfinished name":
+        newest.rename(newest.with_name(".step_6.123"))
+    else:
+        shutil.rmtree(newest)
+        position = Position(epoch=0, local_step=0, step=6, fingerprint="another")
+        save_point(tmp_path, position, {"w": torch.ones(1)}, [], [], None)
+    point = find_point([tmp_path], "same")
+    assert point is not None
+    assert point.position.step == 5
+
+
+def test_optimizer_schedule_and_random_state_come_back(tmp_path: Path) -> None:
+    best = tmp_path / "best.safetensors"
+    best.write_bytes(b"weights")
+    torch.manual_seed(7)
+    write(tmp_path, 3, best=best)
+    expected = torch.rand(1)
+    point = find_point([tmp_path], "same")
+    assert point is not None
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: 1 / (done + 1))
+    point.restore([optimizer], [scheduler])
+    assert torch.equal(torch.rand(1), expected)
+    assert optimizer.state[model.weight]["step"] == 1
+    assert point.weights()["weight"].dtype is torch.float32
+    kept = point.best_path()
+    assert kept is not None
+    assert kept.read_bytes() == b"weights"

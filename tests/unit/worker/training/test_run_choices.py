@@ -1,0 +1,122 @@
+"""What a run decides before it trains: attention, library options, names, steps."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from services.worker.stage_context import StageContext
+from services.worker.training.attention import choose_attention
+from services.worker.training.launch import command, environment, failure
+from services.worker.training.library_config import library_config, split_ratio
+from services.worker.training.prepare_run import prepare_run, published_name
+from services.worker.training.step_plan import StepPlan, plan_steps
+from shared.errors import DivergedError, InternalError, StatusReason, UserError
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "used"),
+    [
+        ("auto", "cpu", "sdpa"),
+        ("auto", "cuda", "simple_flex_attention"),
+        ("flex", "cuda", "simple_flex_attention"),
+        ("eager", "cpu", "eager"),
+    ],
+)
+def test_attention_is_what_works_and_says_why(asked: str, device: str, used: str) -> None:
+    implementation, why = choose_attention(asked, device)
+    assert implementation == used
+    assert why
+
+
+def test_flex_attention_on_a_cpu_is_the_users_error() -> None:
+    with pytest.raises(UserError, match="no backward pass"):
+        choose_attention("flex", "cpu")
+
+
+def test_the_library_cuts_exactly_our_split() -> None:
+    for count in range(2, 400):
+        for val in range(1, count):
+            assert int(count * split_ratio(count - val, val)) == count - val
+
+
+def test_every_train_option_reaches_the_library(context: Callable[..., StageContext]) -> None:
+    train: dict[str, Any] = {
+        "epochs": 7,
+        "max_steps": 11,
+        "lr": 0.002,
+        "scheduler": "linear",
+        "warmup_ratio": 0.25,
+        "pack_length": 96,
+        "ttt_steps": 2,
+        "ttt_step_loss_decay": 0.8,
+        "num_workers": 2,
+        "optimizer": "muon",
+        "weight_decay": 0.03,
+        "seed": 5,
+        "attention": "eager",
+        "dtype": "bfloat16",
+    }
+    flags = {"norm_before_residual": False, "norm_before_fc": False, "norm_output": False}
+    flat = library_config(prepare_run(context(draft=flags, **train))).flatten()
+    wanted = {
+        "epochs": 7,
+        "max_steps": 11,
+        "lr": 0.002,
+        "scheduler_type": "linear",
+        "scheduler_warmup_ratio": 0.25,
+        "total_seq_len": 96,
+        "ttt_steps": 2,
+        "ttt_step_loss_decay": 0.8,
+        "num_workers": 2,
+        "optimizer": "muon",
+        "weight_decay": 0.03,
+        "seed": 5,
+        "draft_attn_impl": "eager",
+        "hidden_states_dtype": "bfloat16",
+        "loss_implementation": "eager",
+        "target_layer_ids": [1, 3, 5],
+        "on_missing": "raise",
+        **flags,
+    }
+    assert {name: flat[name] for name in wanted} == wanted
+
+
+def test_a_vocabulary_of_another_size_is_refused(context: Callable[..., StageContext]) -> None:
+    with pytest.raises(InternalError, match="vocabulary files"):
+        prepare_run(context(draft={"vocab_size": 40}))
+
+
+def test_rows_longer_than_a_pack_are_reported(context: Callable[..., StageContext]) -> None:
+    made = context(pack_length=32)
+    prepare_run(made)
+    assert "are longer than train.pack_length (32)" in made.report.stream.getvalue()
+
+
+def test_the_published_name_of_the_verifier_is_never_a_path() -> None:
+    assert published_name("moonshotai/Kimi-K2.5") == "moonshotai/Kimi-K2.5"
+    assert published_name("/models/tiny-verifier/") == "tiny-verifier"
+
+
+def test_steps_are_counted_for_each_epoch_and_end_at_max_steps() -> None:
+    sizes = [3, 4, 3]
+    assert plan_steps(lambda epoch: range(sizes[epoch]), 3, None) == StepPlan(3, 10)
+    assert plan_steps(lambda epoch: range(sizes[epoch]), 3, 5) == StepPlan(2, 5)
+    assert plan_steps(lambda epoch: range(sizes[epoch]), 3, 7) == StepPlan(2, 7)
+    assert plan_steps(lambda epoch: range(sizes[epoch]), 3, 50) == StepPlan(3, 10)
+
+
+def test_torchrun_is_used_for_several_gpus_only(tmp_path: Any) -> None:
+    assert "torch.distributed.run" not in command(tmp_path, 0)
+    assert "torch.distributed.run" not in command(tmp_path, 1)
+    several = command(tmp_path, 4)
+    assert several[several.index("--nproc-per-node") + 1] == "4"
+    assert environment(("GPU-a", "GPU-b"))["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+    assert environment(())["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_the_trainers_failure_keeps_its_reason() -> None:
+    out_of_memory = failure({"reason": "oom_gpu", "message": "CUDA out of memory"})
+    assert out_of_memory.reason is StatusReason.OOM_GPU
+    assert isinstance(failure({"reason": "diverged", "message": "nan"}), DivergedError)
+    assert isinstance(failure({"reason": "internal", "message": "?"}), InternalError)
