@@ -1,0 +1,1 @@
+"""`eyrie`: the command line. It speaks only the REST API."""

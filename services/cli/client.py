@@ -1,0 +1,203 @@
+"""A small client of the REST API: each call gives the parsed JSON, or raises an `ApiError`."""
+
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+from urllib.parse import quote
+
+import httpx
+
+from services.cli.download import Advance, fetch_file
+from services.cli.errors import ApiError, Unreachable, error_of
+
+__all__ = ["DEFAULT_URL", "ApiError", "EyrieClient", "JsonObject"]
+
+DEFAULT_URL = "http://127.0.0.1:8700"
+TIMEOUT_S = 30.0
+PAGE = 100
+ATTEMPTS = 4
+RETRY_WAIT_S = 1.0
+RETRIED = frozenset({429, 502, 503, 504})
+
+JsonObject = dict[str, Any]
+
+
+class EyrieClient:
+    """Speaks to one gateway. Calls that may be repeated are, for a few seconds, when the gateway does not answer.
+
+    Args:
+        transport: where requests go instead of the network; for tests.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        timeout: float = TIMEOUT_S,
+        retry_wait_s: float = RETRY_WAIT_S,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.retry_wait_s = retry_wait_s
+        try:
+            self._http = httpx.Client(base_url=self.url, timeout=timeout, transport=transport)
+        except httpx.InvalidURL as error:
+            raise Unreachable(f"{url!r} is not a URL: {error}") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def upload_dataset(self, path: Path, name: str | None = None) -> JsonObject:
+        """Upload a JSONL file of prompts or conversations.
+
+        Raises:
+            ApiError
+            OSError: the file cannot be read.
+        """
+        with path.open("rb") as file:
+            return self._object(
+                "POST",
+                "/v1/datasets",
+                params={"name": name or path.name},
+                content=_pieces(file),
+                headers={"Content-Type": "application/x-ndjson", "Content-Length": str(path.stat().st_size)},
+                timeout=httpx.Timeout(TIMEOUT_S, read=600),
+            )
+
+    def list_datasets(self, limit: int = PAGE) -> list[JsonObject]:
+        """The newest `limit` datasets."""
+        return self._list("/v1/datasets", limit)
+
+    def get_dataset(self, dataset_id: str) -> JsonObject:
+        """One dataset."""
+        return self._get(f"/v1/datasets/{quote(dataset_id, safe='')}")
+
+    def create_job(self, document: JsonObject, idempotency_key: str | None = None) -> JsonObject:
+        """Submit a job document; sent again under one key until there is an answer, it makes one job."""
+        key = idempotency_key or str(uuid.uuid4())
+        return self._object("POST", "/v1/jobs", json=document, headers={"Idempotency-Key": key}, repeat=True)
+
+    def list_jobs(self, limit: int = PAGE, status: str | None = None, preset: str | None = None) -> list[JsonObject]:
+        """The newest `limit` jobs that match."""
+        return self._list("/v1/jobs", limit, status=status, preset=preset)
+
+    def get_job(self, job_id: str) -> JsonObject:
+        """A job as it is now."""
+        return self._get(_job(job_id))
+
+    def cancel_job(self, job_id: str) -> JsonObject:
+        """Cancel a job; the job as it is then."""
+        return self._object("POST", f"{_job(job_id)}/cancel", repeat=True)
+
+    def list_events(self, job_id: str, after: str | None = None, limit: int = PAGE) -> list[JsonObject]:
+        """The `limit` events that follow the event `after`, oldest first."""
+        return self._list(f"{_job(job_id)}/events", limit, after=after)
+
+    def get_logs(self, job_id: str, stage: str | None = None, tail: int = 1000) -> str:
+        """What the stages' processes wrote."""
+        params = {"tail": tail} | ({"stage": stage} if stage else {})
+        return self._request("GET", f"{_job(job_id)}/logs", params=params, repeat=True).text
+
+    def list_artifacts(self, job_id: str) -> list[JsonObject]:
+        """Files of the job's finished stages."""
+        return cast("list[JsonObject]", self._get(f"{_job(job_id)}/artifacts")["data"])
+
+    def list_presets(self) -> list[JsonObject]:
+        """The presets."""
+        return cast("list[JsonObject]", self._get("/v1/presets")["data"])
+
+    def list_drafts(self, limit: int = PAGE) -> list[JsonObject]:
+        """The newest `limit` drafts."""
+        return self._list("/v1/drafts", limit)
+
+    def get_draft(self, draft_id: str) -> JsonObject:
+        """One draft with its evaluation."""
+        return self._get(f"/v1/drafts/{quote(draft_id, safe='')}")
+
+    def list_draft_files(self, draft_id: str) -> list[JsonObject]:
+        """Files of a draft."""
+        return cast("list[JsonObject]", self._get(f"/v1/drafts/{quote(draft_id, safe='')}/files")["data"])
+
+    def download_draft(self, draft_id: str, folder: Path, advance: Advance | None = None) -> list[Path]:
+        """Bring all files of a draft into `folder`, each checked against its SHA-256.
+
+        What is there already is kept, and what was broken off goes on where it ended.
+
+        Raises:
+            ApiError
+            OSError: a file cannot be written.
+        """
+        files = self.list_draft_files(draft_id)
+        return [fetch_file(self._http, file, folder, advance) for file in files]
+
+    def _list(self, path: str, limit: int, **filters: str | None) -> list[JsonObject]:
+        found: list[JsonObject] = []
+        params: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
+        while len(found) < limit:
+            page = self._get(path, params=params | {"limit": min(limit - len(found), PAGE)})
+            found += page["data"]
+            if not page["has_more"]:
+                break
+            params["after"] = found[-1]["id"]
+        return found
+
+    def _get(self, path: str, **options: Any) -> JsonObject:
+        return self._object("GET", path, repeat=True, **options)
+
+    def _object(self, method: str, path: str, **options: Any) -> JsonObject:
+        response = self._request(method, path, **options)
+        try:
+            return cast("JsonObject", response.json())
+        except ValueError:
+            raise error_of(response) from None
+
+    def _request(self, method: str, path: str, *, repeat: bool = False, **options: Any) -> httpx.Response:
+        for left in reversed(range(ATTEMPTS if repeat else 1)):
+            try:
+                response = self._http.request(method, path, **options)
+            except httpx.TransportError as error:
+                if not left:
+                    raise self._unreachable(error) from None
+            else:
+                if not (left and _try_again(response)):
+                    return _checked(response)
+            time.sleep(self.retry_wait_s)
+        raise AssertionError("not reached")
+
+    def _unreachable(self, error: httpx.TransportError) -> Unreachable:
+        reason = str(error) or type(error).__name__
+        return Unreachable(
+            f"the gateway at {self.url} does not answer ({reason}): is it running? --url or EYRIE_URL names another"
+        )
+
+
+def _try_again(response: httpx.Response) -> bool:
+    """Tell whether a request is worth repeating: the gateway cannot work now, or still works on the first one."""
+    return response.status_code in RETRIED or (response.status_code == 409 and "retry-after" in response.headers)
+
+
+def _checked(response: httpx.Response) -> httpx.Response:
+    if response.status_code >= 400:
+        raise error_of(response)
+    return response
+
+
+def _job(job_id: str) -> str:
+    return f"/v1/jobs/{quote(job_id, safe='')}"
+
+
+def _pieces(file: Any) -> Iterator[bytes]:
+    while piece := file.read(1 << 18):
+        yield piece

@@ -1,0 +1,74 @@
+"""Makes a job document out of a YAML or JSON file and the flags of `eyrie submit`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from services.cli.errors import BadInput
+
+TEXT_FIELDS = ("name", "preset", "metadata")
+
+
+def load_document(path: Path) -> dict[str, Any]:
+    """Read a job document.
+
+    Raises:
+        BadInput: it is not YAML or JSON, or not a mapping.
+        OSError: it cannot be read.
+    """
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise BadInput(f"{path}{where}: not YAML or JSON: {error.problem}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(f"{path}: not YAML or JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise BadInput(f"{path}: a job document is a mapping, such as `data: {{dataset: ds_...}}`")
+    return document
+
+
+def apply_overrides(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Apply `train.lr=1e-3` and the like; values are YAML, those of names and metadata are text.
+
+    Raises:
+        BadInput: an override is not `PATH=VALUE`, or its path leads through a value.
+    """
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        parts = path.strip().split(".")
+        if not equals or not all(parts):
+            raise BadInput(f"--set {override}: write PATH=VALUE, such as train.lr=1e-3")
+        document = set_value(document, parts, text if parts[0] in TEXT_FIELDS else _value(override, text))
+    return document
+
+
+def set_value(document: dict[str, Any], parts: Sequence[str], value: Any) -> dict[str, Any]:
+    """A copy of the document with one value set; mappings on the way are made.
+
+    Raises:
+        BadInput: the path leads through a value.
+    """
+    name, *rest = parts
+    if not rest:
+        return {**document, name: value}
+    inner = document.get(name)
+    if inner is not None and not isinstance(inner, dict):
+        raise BadInput(f"{'.'.join(parts)}: {name} is a value here, it has no fields")
+    return {**document, name: set_value(inner or {}, rest, value)}
+
+
+def _value(override: str, text: str) -> Any:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise BadInput(f"--set {override}: the value is not YAML; put text into quotes") from None
+    if isinstance(value, str):
+        try:
+            return float(value)  # YAML 1.1 takes 1e-3 for text
+        except ValueError:
+            return value
+    return value

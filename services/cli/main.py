@@ -1,0 +1,52 @@
+"""The command line: `eyrie COMMAND`, or `python -m services.cli.main COMMAND`.
+
+Exit codes: 0 fine, 1 the job failed (or was cancelled), 2 bad usage or input, 3 the gateway cannot be reached or cannot
+work, 4 not found, 5 the state does not allow it, 130 interrupted.
+"""
+
+import sys
+from typing import Any
+
+import typer
+
+from services.cli import datasets, drafts, jobs
+from services.cli.errors import EXIT_BAD_INPUT, ApiError
+
+app = typer.Typer(
+    name="eyrie",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train speculative-decoding drafts: submit jobs, follow them, and get the drafts.",
+)
+app.command()(jobs.submit)
+app.command("list")(jobs.list_jobs)
+app.command()(jobs.show)
+app.command()(jobs.watch)
+app.command()(jobs.cancel)
+app.command()(jobs.logs)
+app.command()(jobs.download)
+app.add_typer(datasets.app, name="datasets")
+app.add_typer(drafts.app, name="drafts")
+
+
+def main() -> None:
+    """Run the command line; whatever goes wrong is said in a sentence."""
+    try:
+        app()
+    except ApiError as error:
+        _fail(error.message, error.errors, error.exit_code)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror or error}", [], EXIT_BAD_INPUT)
+
+
+def _fail(message: str, fields: list[dict[str, Any]], code: int) -> None:
+    typer.echo(f"error: {message}", err=True)
+    for field in fields if len(fields) > 1 else []:
+        typer.echo(f"  {field.get('pointer') or '/'}: {field.get('message')}", err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
