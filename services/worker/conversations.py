@@ -27,6 +27,7 @@ ROLES = {
 }
 FORMS = ("messages", "conversations", "prompt")
 TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
+REASONING_TAGS = frozenset({"<think>", "</think>"})
 KEPT_FIELDS = ("reasoning", "reasoning_content", "tool_calls", "tool_call_id", "name")
 ID_CHARACTERS = 24  # 96 bits of SHA-256
 
@@ -59,9 +60,10 @@ class Conversation:
         """A content hash: equal conversations have equal ids, wherever they stand in the file.
 
         Args:
-            with_answers: whether assistant turns count; they do not when the verifier writes them anew.
+            with_answers: whether assistant turns count; they do not when the verifier writes them anew (calls of tools
+                stay as they are, and count).
         """
-        messages = [m for m in self.messages if with_answers or m["role"] != "assistant"]
+        messages = [m for m in self.messages if with_answers or m["role"] != "assistant" or m.get("tool_calls")]
         text = json.dumps([messages, self.tools], sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:ID_CHARACTERS]
 
@@ -96,11 +98,14 @@ def parse_row(line: int, text: str, system_prompt: str | None = None) -> Convers
     system = row.get("system") if isinstance(row.get("system"), str) and row["system"].strip() else system_prompt
     if system and conversation.messages[0]["role"] != "system":
         conversation.messages.insert(0, {"role": "system", "content": system})
+    _check_text(conversation)
     return conversation
 
 
 def check_control_tokens(conversation: Conversation, control_tokens: Iterable[str]) -> None:
     """Refuse a conversation whose text spells out one of the verifier's control tokens.
+
+    Reasoning tags in an assistant turn are none: many datasets keep the reasoning between them.
 
     Raises:
         RowRejected
@@ -109,6 +114,8 @@ def check_control_tokens(conversation: Conversation, control_tokens: Iterable[st
     for message in conversation.messages:
         texts = [message["content"], message.get("reasoning") or "", message.get("reasoning_content") or ""]
         for token in tokens:
+            if message["role"] == "assistant" and token in REASONING_TAGS:
+                continue
             if any(token in text for text in texts if isinstance(text, str)):
                 raise RowRejected("control_token", f"a {message['role']} turn contains the control token {token}")
 
@@ -148,17 +155,17 @@ def _turns(row: dict[str, Any], form: str) -> Iterator[dict[str, Any]]:
             raise RowRejected("unknown_role", f"turn {number} has the role {given!r}")
         content = turn.get("value") if form == "conversations" and "value" in turn else turn.get("content")
         kept = {name: turn[name] for name in KEPT_FIELDS if turn.get(name) is not None}
-        yield {"role": role, "content": _text(content, role, number, kept), **kept}
+        yield {"role": role, "content": _text(content, role, number), **kept}
 
 
-def _text(content: Any, role: str, number: int, kept: dict[str, Any]) -> str:
+def _text(content: Any, role: str, number: int) -> str:
     if isinstance(content, list):
         parts = [p.get("text") for p in content if isinstance(p, dict) and p.get("type") in TEXT_PARTS]
         if len(parts) != len(content) or not all(isinstance(part, str) for part in parts):
             raise RowRejected("bad_content", f"turn {number} has content parts that are not text")
         content = "\n".join(part for part in parts if isinstance(part, str))
-    if content is None and role == "assistant" and (kept.get("tool_calls") or kept.get("reasoning")):
-        return ""
+    if content is None and role == "assistant":
+        return ""  # a call of tools, or half a thought
     if not isinstance(content, str):
         raise RowRejected("bad_content", f"turn {number} has content of type {type(content).__name__}")
     if role == "user" and not content.strip():
@@ -178,6 +185,14 @@ def _append(conversation: Conversation, message: dict[str, Any]) -> None:
         conversation.notes["user_turns_joined"] += 1
     else:
         messages.append(message)
+
+
+def _check_text(conversation: Conversation) -> None:
+    """JSON can spell half a character (`\\ud83d` alone), which no file and no verifier takes."""
+    try:
+        json.dumps([conversation.messages, conversation.tools], ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise RowRejected("not_text", "holds half a character (a lone surrogate)") from None
 
 
 def _tools(row: dict[str, Any]) -> list[Any] | None:
