@@ -1,21 +1,19 @@
 """Hidden-state files: taken over from the verifier, checked before anything trains on them.
 
 A file holds `hidden_states` ([S, n_aux + 1, H], the verifier's dtype; the last slot is the final layer before the final
-norm) and `token_ids` ([S]). The verifier writes it after it has answered, under an flock on `FILE.lock`.
+norm) and `token_ids` ([S]).
 """
 
-import fcntl
 import os
 import shutil
-import time
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-LOCK_TIMEOUT_S = 120.0
-LOCK_POLL_S = 0.01
+from services.worker.exchange import lock_path, wait_for_writer
+
 TORCH_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -29,31 +27,17 @@ def take_states(source: Path, target: Path) -> None:
     Raises:
         BadStates: it is not written in time, or is not there.
     """
-    lock = source.with_name(source.name + ".lock")
-    _wait_for_writer(lock, source)
     temporary = target.with_name(target.name + ".tmp")
     try:
+        wait_for_writer(source)
         shutil.move(source, temporary)  # a rename on one filesystem, else a copy
         os.replace(temporary, target)
     except FileNotFoundError:
         raise BadStates(f"the verifier left no file {source.name}") from None
+    except TimeoutError as error:
+        raise BadStates(str(error)) from None
     finally:
-        lock.unlink(missing_ok=True)
-
-
-def drop_states(source: Path | None) -> None:
-    """Remove a file that nobody wants, with its lock."""
-    if source is not None:
-        source.unlink(missing_ok=True)
-        source.with_name(source.name + ".lock").unlink(missing_ok=True)
-
-
-def sweep_exchange(exchange: Path, tag: str) -> int:
-    """Remove what the verifier wrote for requests tagged `tag` and nobody collected; return how many files."""
-    leftovers = [path for path in exchange.iterdir() if tag in path.name] if exchange.is_dir() else []
-    for path in leftovers:
-        path.unlink(missing_ok=True)
-    return len(leftovers)
+        lock_path(source).unlink(missing_ok=True)
 
 
 def check_states(path: Path, token_ids: list[int], slots: int, hidden_size: int) -> str:
@@ -97,24 +81,3 @@ def rewrite_states(path: Path, length: int, dtype: str) -> None:
     clipped = {"hidden_states": states[:length].to(wanted).contiguous(), "token_ids": ids[:length].contiguous()}
     save_file(clipped, temporary)
     os.replace(temporary, path)
-
-
-def _wait_for_writer(lock: Path, source: Path) -> None:
-    deadline = time.monotonic() + LOCK_TIMEOUT_S
-    try:
-        descriptor = os.open(lock, os.O_RDONLY)
-    except FileNotFoundError:
-        if source.exists():
-            return
-        raise BadStates(f"the verifier left no file {source.name}") from None
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise BadStates(f"{source.name} was not written within {LOCK_TIMEOUT_S:g} s") from None
-                time.sleep(LOCK_POLL_S)
-    finally:
-        os.close(descriptor)

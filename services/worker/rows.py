@@ -32,6 +32,7 @@ class Row(Document):
     answer_ids: list[int] = Field(min_length=1)
     finish_reason: str
     has_states: bool = Field(description="Whether states were captured in the same request.")
+    clipped: bool = Field(False, description="Whether the answer was longer than data.max_seq_len lets a row be.")
     content: str = ""
     reasoning: str = ""
 
@@ -47,7 +48,7 @@ class Row(Document):
 
 
 class RowFolder:
-    """Rows of a running stage."""
+    """Rows of a running stage: `ROW.json`, and `ROW.safetensors` where there are states."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,10 +1,12 @@
 """Turns of one conversation into rows: written by the verifier, or taken as the dataset has them."""
 
+import asyncio
 import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-from services.worker.hidden_states import BadStates, drop_states, take_states
+from services.worker.exchange import drop
+from services.worker.hidden_states import BadStates, take_states
 from services.worker.rows import Row, RowFolder
 from services.worker.verifier_client import Completion, RowRefused, VerifierClient, split_reasoning
 from shared.schemas.spec import DataSpec
@@ -42,7 +44,8 @@ class TurnWriter:
             else:
                 row = await self._existing(conversation, turn, row_id, history, given or {})
             made.append(row)
-            history.append({"role": "assistant", "content": row.content} if self.data.generate else dict(given or {}))
+            calls = {} if self.data.generate else _calls(given)
+            history.append({"role": "assistant", "content": row.content, **calls})
         return made
 
     async def _generate(
@@ -61,9 +64,10 @@ class TurnWriter:
             self._check_answer(completion.answer_ids, completion.finish_reason)
             _fit(completion.prompt_ids, self.data.max_seq_len)
         except RowRefused:
-            drop_states(completion.states)
+            if completion.states is not None:
+                await asyncio.to_thread(drop, completion.states)
             raise
-        return self._keep(conversation, turn, row_id, completion)
+        return await self._keep(conversation, turn, row_id, completion)
 
     async def _existing(
         self,
@@ -74,22 +78,22 @@ class TurnWriter:
         given: dict[str, Any],
     ) -> Row:
         content, reasoning = split_reasoning(given)
-        if not content and not reasoning:
+        calls = _calls(given)
+        if not content and not reasoning and not calls:
             raise RowRefused("empty_answer", "the answer is empty")
         options = {"chat_template_kwargs": {"thinking": bool(reasoning)}, "tools": conversation["tools"]}
-        answer = {"role": "assistant", "content": content, "reasoning": reasoning, "reasoning_content": reasoning}
+        bare = {"role": "assistant", "content": content, **calls}
+        answer = {**bare, "reasoning": reasoning, "reasoning_content": reasoning}
         prompt = await self.client.tokenize(history, generation_prompt=True, **options)
         whole = await self.client.tokenize([*history, answer], generation_prompt=False, **options)
         if whole[: len(prompt)] != prompt:
             raise RowRefused("template_mismatch", "rendered with and without the answer, the prompts differ")
-        if reasoning:
-            bare = {"role": "assistant", "content": content}
-            if whole == await self.client.tokenize([*history, bare], generation_prompt=False, **options):
-                raise RowRefused("reasoning_dropped", "the verifier's chat template drops the answer's reasoning")
+        if reasoning and whole == await self.client.tokenize([*history, bare], generation_prompt=False, **options):
+            raise RowRefused("reasoning_dropped", "the verifier's chat template drops the answer's reasoning")
         self._check_answer(whole[len(prompt) :], "stop")
         _fit(prompt, self.data.max_seq_len)
         completion = Completion(prompt, whole[len(prompt) :], content, reasoning, "dataset", None)
-        return self._keep(conversation, turn, row_id, completion)
+        return await self._keep(conversation, turn, row_id, completion)
 
     def _check_answer(self, answer_ids: list[int], finish_reason: str) -> None:
         if len(answer_ids) < 2:
@@ -97,16 +101,17 @@ class TurnWriter:
         if finish_reason == "length" and self.data.on_truncated == "drop":
             raise RowRefused("truncated", "the answer was cut at data.sampling.max_tokens")
 
-    def _keep(self, conversation: dict[str, Any], turn: int, row_id: str, completion: Completion) -> Row:
+    async def _keep(self, conversation: dict[str, Any], turn: int, row_id: str, completion: Completion) -> Row:
         has_states = False
         if completion.states is not None:
             try:
-                take_states(completion.states, self.rows.states_path(row_id))
+                await asyncio.to_thread(take_states, completion.states, self.rows.states_path(row_id))
                 has_states = True
             except BadStates:
                 has_states = False  # the capture stage asks for them again
         prompt_ids = completion.prompt_ids
         longest_answer = self.data.max_seq_len - len(prompt_ids) + 1  # the last id has no state
+        clipped = len(completion.answer_ids) > longest_answer
         row = Row(
             id=row_id,
             conversation=conversation["id"],
@@ -117,6 +122,7 @@ class TurnWriter:
             answer_ids=completion.answer_ids[:longest_answer],
             finish_reason=completion.finish_reason,
             has_states=has_states,
+            clipped=clipped,
             content=completion.content,
             reasoning=completion.reasoning,
         )
@@ -147,6 +153,12 @@ def row_seed(base: int, row_id: str) -> int:
     """A row's own sampling seed, from the job's."""
     digest = hashlib.sha256(f"{base}:{row_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> (64 - SEED_BITS)
+
+
+def _calls(message: dict[str, Any] | None) -> dict[str, Any]:
+    """The tool calls of an assistant turn, as a part of a message."""
+    calls = (message or {}).get("tool_calls")
+    return {"tool_calls": calls} if calls else {}
 
 
 def _fit(prompt_ids: list[int], max_seq_len: int) -> None:

@@ -164,6 +164,7 @@ class VerifierClient:
                     return _json_object(response)
                 problem = f"{response.status_code}: {_error_text(response)}"
                 if response.status_code not in RETRIED:
+                    self.failures_in_a_row = 0
                     raise RowRefused(_refusal(response), f"the verifier refused it, {problem}")
                 wait = _retry_after(response)
             except httpx.TransportError as error:
@@ -189,6 +190,8 @@ class VerifierClient:
             raise RowRefused("no_choices", "the verifier's answer has no choices")
         choice = choices[0]
         reason = str(choice.get("finish_reason") or "unknown")
+        if reason in UNUSABLE_REASONS:
+            raise RowRefused(reason, f"the verifier ended the answer with {reason}")
         states = self._states(body) if capture else None
         prompt_ids, answer_ids = body.get("prompt_token_ids"), choice.get("token_ids")
         if not prompt_ids or answer_ids is None:
@@ -197,8 +200,6 @@ class VerifierClient:
                 where=self.endpoint,
                 hint="it must honour `return_token_ids`: use vLLM 0.32 or later",
             )
-        if reason in UNUSABLE_REASONS:
-            raise RowRefused(reason, f"the verifier ended the answer with {reason}")
         content, reasoning = split_reasoning(choice.get("message") or {})
         return Completion(list(prompt_ids), list(answer_ids), content, reasoning, reason, states)
 
@@ -221,6 +222,8 @@ def split_reasoning(message: dict[str, Any]) -> tuple[str, str]:
     if "</think>" in content:
         before, _, content = content.rpartition("</think>")
         reasoning = reasoning or before
+    elif content.lstrip().startswith("<think>"):
+        content, reasoning = "", reasoning or content  # half a thought is not an answer
     return content.strip(), str(reasoning).replace("<think>", "").replace("</think>", "").strip()
 
 

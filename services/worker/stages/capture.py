@@ -13,7 +13,9 @@ from typing import Any
 
 from datasets import Dataset
 
-from services.worker.hidden_states import BadStates, check_states, rewrite_states, sweep_exchange, take_states
+from services.worker.concurrency import for_each
+from services.worker.exchange import request_tag, sweep_attempt
+from services.worker.hidden_states import BadStates, check_states, rewrite_states, take_states
 from services.worker.rows import Row, RowFolder, read_shards
 from services.worker.stage_context import StageContext
 from services.worker.verifier_client import RowRefused, VerifierClient
@@ -34,11 +36,11 @@ def run(ctx: StageContext) -> dict[str, Any]:
         VerifierError: the verifier is down, or more than `data.max_bad_fraction` of the rows stay without good states.
         UserError: one side of the split is empty.
     """
-    tag = f"eyrie-{ctx.token}"
+    tag = request_tag(ctx.job_id, ctx.token)
     try:
         return asyncio.run(StateCollector(ctx, tag).collect())
     finally:
-        sweep_exchange(ctx.exchange, tag)
+        sweep_attempt(ctx.exchange, tag)
 
 
 class StateCollector:
@@ -79,12 +81,13 @@ class StateCollector:
 
     def _take_inline(self, row: Row, states: Path) -> bool:
         target = self.rows.states_path(row.id)
-        if not target.is_file() and row.has_states and states.is_file():
+        prefilled = self.rows.has(row.id)
+        if not prefilled and row.has_states and states.is_file():
             link_or_copy(states, target)
         if not target.is_file():
             return False
         try:
-            self._finish(row, "inline")
+            self._finish(row, "prefill" if prefilled else "inline")
         except BadStates as error:
             target.unlink()
             self.ctx.report.warn(f"row {row.id}: {error}; asked for again")
@@ -102,31 +105,27 @@ class StateCollector:
         ctx = self.ctx
         if ctx.endpoint is None:
             raise UserError(f"{len(missing)} rows have no hidden states and there is no verifier", where="/verifier")
-        waiting, finished = iter(missing), done
+        finished = done
         async with VerifierClient(ctx.endpoint, ctx.served_model, ctx.exchange, ctx.spec.data.concurrency) as client:
             client.model = await client.check_model()
 
-            async def work() -> None:
+            async def work(row: Row) -> None:
                 nonlocal finished
-                for row in waiting:
-                    await self._prefill(client, row)
-                    finished += 1
-                    ctx.report.progress(finished, total, "rows")
+                await self._prefill(client, row)
+                finished += 1
+                ctx.report.progress(finished, total, "rows")
 
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(min(ctx.spec.data.concurrency, len(missing))):
-                        group.create_task(work())
-            except* VerifierError as errors:
-                raise errors.exceptions[0] from None
+            await for_each(missing, min(ctx.spec.data.concurrency, len(missing)), work)
 
     async def _prefill(self, client: VerifierClient, row: Row) -> None:
         target = self.rows.states_path(row.id)
         for attempt in (1, 2):
             try:
                 request_id = f"{self.tag}-{row.id}-{attempt}"
-                take_states(await client.prefill(row.input_ids, request_id=request_id), target)
+                states = await client.prefill(row.input_ids, request_id=request_id)
+                await asyncio.to_thread(take_states, states, target)
                 self._finish(row, "prefill")
+                self.rows.write(row)  # a later attempt need not ask again
                 return
             except BadStates as error:
                 target.unlink(missing_ok=True)
@@ -138,7 +137,7 @@ class StateCollector:
 
     def _write_excluded(self, total: int) -> None:
         with (self.ctx.out / "excluded.jsonl").open("w", encoding="utf-8") as file:
-            for item in self.excluded:
+            for item in sorted(self.excluded, key=lambda item: (item["line"], item["row"])):
                 file.write(json.dumps(item, ensure_ascii=False) + "\n")
         if len(self.excluded) > self.ctx.spec.data.max_bad_fraction * total:
             first = "; ".join(f"row {item['row']}: {item['message']}" for item in self.excluded[:FIRST_SHOWN])

@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from services.worker.concurrency import for_each
 from services.worker.conversations import RowRejected, parse_row, read_lines
 from services.worker.evaluation.acceptance import acceptance, evaluation_sampling, settled_counters
 from services.worker.evaluation.offline import estimate_acceptance
+from services.worker.exchange import request_tag
 from services.worker.rows import read_jsonl
 from services.worker.stage_context import StageContext
 from services.worker.supervision import RUN_TOKEN_VARIABLE
@@ -128,26 +130,21 @@ async def _answer(
     done: int,
     total: int,
 ) -> tuple[int, int]:
-    waiting, finished, tokens = iter(enumerate(prompts)), 0, []
+    finished, tokens = 0, []
 
-    async def work() -> None:
+    async def work(numbered: tuple[int, dict[str, Any]]) -> None:
         nonlocal finished
-        for number, prompt in waiting:
-            request_id = f"eyrie-{ctx.token}-evaluate-{number}"
-            try:
-                answer = await client.chat(prompt["messages"], sampling, request_id=request_id, tools=prompt["tools"])
-                tokens.append(len(answer.answer_ids))
-            except RowRefused as refusal:
-                ctx.report.warn(f"evaluation prompt {number}: {refusal.message}")
-            finished += 1
-            ctx.report.progress(done + finished, total, "prompts")
+        number, prompt = numbered
+        request_id = f"{request_tag(ctx.job_id, ctx.token)}-evaluate-{number}"
+        try:
+            answer = await client.chat(prompt["messages"], sampling, request_id=request_id, tools=prompt["tools"])
+            tokens.append(len(answer.answer_ids))
+        except RowRefused as refusal:
+            ctx.report.warn(f"evaluation prompt {number}: {refusal.message}")
+        finished += 1
+        ctx.report.progress(done + finished, total, "prompts")
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(ctx.spec.evaluate.concurrency, len(prompts))):
-                group.create_task(work())
-    except* VerifierError as errors:
-        raise errors.exceptions[0] from None
+    await for_each(enumerate(prompts), min(ctx.spec.evaluate.concurrency, len(prompts)), work)
     if not tokens:
         raise VerifierError("no evaluation prompt was answered", where=client.endpoint)
     return len(tokens), sum(tokens)

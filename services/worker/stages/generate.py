@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from services.worker.hidden_states import sweep_exchange
+from services.worker.concurrency import for_each
+from services.worker.exchange import request_tag, sweep_attempt
 from services.worker.rows import Row, RowFolder, read_jsonl
 from services.worker.stage_context import StageContext
 from services.worker.turns import TurnWriter
@@ -44,11 +45,11 @@ def run(ctx: StageContext) -> dict[str, Any]:
         VerifierError: the verifier is down, or more than `data.max_bad_fraction` of the conversations failed.
         UserError: it serves another model, or no conversation is left on one side of the split.
     """
-    tag = f"eyrie-{ctx.token}"
+    tag = request_tag(ctx.job_id, ctx.token)
     try:
         return asyncio.run(_generate(ctx, tag))
     finally:
-        sweep_exchange(ctx.exchange, tag)
+        sweep_attempt(ctx.exchange, tag)
 
 
 def wants_inline_capture(ctx: StageContext) -> bool:
@@ -85,24 +86,17 @@ async def _write_all(
     ctx: StageContext, writer: TurnWriter, conversations: list[dict[str, Any]], tally: Tally
 ) -> list[Row]:
     made: dict[str, list[Row]] = {}
-    waiting = iter(conversations)
 
-    async def work() -> None:
-        for conversation in waiting:
-            try:
-                made[conversation["id"]] = await writer.write(conversation)
-                _count_rows(tally, made[conversation["id"]])
-            except RowRefused as refusal:
-                _count_refusal(ctx, tally, conversation, refusal)
-            tally.done += 1
-            ctx.report.progress(tally.done, tally.total, "conversations", tokens=tally.tokens)
+    async def work(conversation: dict[str, Any]) -> None:
+        try:
+            made[conversation["id"]] = await writer.write(conversation)
+            _count_rows(tally, made[conversation["id"]])
+        except RowRefused as refusal:
+            _count_refusal(ctx, tally, conversation, refusal)
+        tally.done += 1
+        ctx.report.progress(tally.done, tally.total, "conversations", tokens=tally.tokens)
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(ctx.spec.data.concurrency, len(conversations))):
-                group.create_task(work())
-    except* VerifierError as errors:
-        raise errors.exceptions[0] from None
+    await for_each(conversations, min(ctx.spec.data.concurrency, len(conversations)), work)
     return [row for conversation in conversations for row in made.get(conversation["id"], [])]
 
 
@@ -163,6 +157,7 @@ def _summary(rows: list[Row], tally: Tally, taken_over: int) -> dict[str, Any]:
         "rows": len(rows),
         "train": splits["train"],
         "val": splits["val"],
+        "clipped": sum(row.clipped for row in rows),
         "with_states": sum(row.has_states for row in rows),
         "taken_over": taken_over,
         "prompt_tokens": sum(len(row.prompt_ids) for row in rows),

@@ -113,7 +113,9 @@ def test_content_that_is_not_text_is_refused(content):
     assert refusal({"messages": [{"role": "user", "content": content}]}).reason == "bad_content"
 
 
-@pytest.mark.parametrize(("content", "reason"), [("", "empty_content"), ("  \n", "empty_content"), (None, "bad_content")])
+@pytest.mark.parametrize(
+    ("content", "reason"), [("", "empty_content"), ("  \n", "empty_content"), (None, "bad_content")]
+)
 def test_an_empty_user_turn_is_refused(content, reason):
     assert refusal({"messages": [{"role": "user", "content": content}]}).reason == reason
 
@@ -199,7 +201,12 @@ def test_a_file_without_rows_has_no_lines(tmp_path, content):
 
 def test_byte_order_mark_line_ends_and_a_missing_last_newline_change_nothing(tmp_path):
     rows = [b'{"prompt": "a"}', b'{"prompt": "b \xe2\x80\xa8 c", "id": 3}']
-    variants = [b"\n".join(rows) + b"\n", b"\xef\xbb\xbf" + b"\n".join(rows) + b"\n", b"\r\n".join(rows), b"\n".join(rows)]
+    variants = [
+        b"\n".join(rows) + b"\n",
+        b"\xef\xbb\xbf" + b"\n".join(rows) + b"\n",
+        b"\r\n".join(rows),
+        b"\n".join(rows),
+    ]
     read = []
     for number, content in enumerate(variants):
         path = tmp_path / f"{number}.jsonl"

@@ -1,0 +1,102 @@
+"""The folder that verifier and workers share: who waits for a file in it, and who clears away what nobody collected.
+
+The verifier names its files after the request (`X-Request-Id`), which begins with the tag of the attempt that asked.
+It writes a file after it has answered, under an flock on `FILE.lock`, which it leaves to the reader.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+LOCK_TIMEOUT_S = 120.0
+SWEEP_TIMEOUT_S = 10.0
+LOCK_POLL_S = 0.01
+TAG = re.compile(r"eyrie-(job_[0-9a-z]{20})-(run_[0-9a-z]{20})-")
+
+
+def request_tag(job_id: str, token: str) -> str:
+    """What the ids of all requests of one attempt at a job begin with."""
+    return f"eyrie-{job_id}-{token}"
+
+
+def wait_for_writer(source: Path, timeout_s: float = LOCK_TIMEOUT_S) -> None:
+    """Return when the verifier has done with `source`, whether or not it left the file.
+
+    Raises:
+        TimeoutError: it still holds the lock.
+    """
+    deadline = time.monotonic() + timeout_s
+    try:
+        descriptor = os.open(lock_path(source), os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{source.name} was not written within {timeout_s:g} s") from None
+                time.sleep(LOCK_POLL_S)
+    finally:
+        os.close(descriptor)
+
+
+def drop(source: Path, timeout_s: float = LOCK_TIMEOUT_S) -> None:
+    """Remove a file that nobody wants, with its lock, once it is written (else it would come after)."""
+    with contextlib.suppress(TimeoutError):
+        wait_for_writer(source, timeout_s)
+    source.unlink(missing_ok=True)
+    lock_path(source).unlink(missing_ok=True)
+
+
+def sweep(exchange: Path, is_leftover: Callable[[str], bool], timeout_s: float = SWEEP_TIMEOUT_S) -> int:
+    """Remove the files whose name `is_leftover` says nobody will collect; return how many.
+
+    Args:
+        timeout_s: how long to wait, in all, for files that are being written.
+    """
+    deadline = time.monotonic() + timeout_s
+    removed = 0
+    for path in sorted(exchange.iterdir()) if exchange.is_dir() else []:
+        if is_leftover(path.name):
+            if path.name.endswith(".lock"):
+                drop(path.with_name(path.name.removesuffix(".lock")), max(0.0, deadline - time.monotonic()))
+            path.unlink(missing_ok=True)
+            removed += 1
+    return removed
+
+
+def sweep_attempt(exchange: Path, tag: str) -> int:
+    """Remove what was written for the requests of one attempt and not collected."""
+    return sweep(exchange, lambda name: f"{tag}-" in name)
+
+
+def sweep_dead_runs(exchange: Path, live_token: Callable[[str], str | None]) -> int:
+    """Remove what was written for runs that have ended, however they ended.
+
+    Args:
+        live_token: the token of a job's live run, if there is one.
+    """
+    known: dict[str, str | None] = {}
+
+    def is_leftover(name: str) -> bool:
+        found = TAG.search(name)
+        if found is None:
+            return False
+        job_id, token = found.groups()
+        if job_id not in known:
+            known[job_id] = live_token(job_id)
+        return known[job_id] != token
+
+    return sweep(exchange, is_leftover)
+
+
+def lock_path(source: Path) -> Path:
+    """Where the verifier's lock on `source` lies."""
+    return source.with_name(f"{source.name}.lock")

@@ -1,0 +1,123 @@
+"""Stages run in the test's own process: a verifier's folder, a job document, and a context for one stage."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from services.worker.stage_context import Reporter, StageContext
+from shared.ids import new_id
+from shared.presets import merge
+from shared.schemas.spec import JobSpec
+
+LAYERS, HIDDEN, VOCAB = 4, 16, 512
+CONTROL_TOKENS = {480: "<|im_end|>", 481: "<|im_user|>", 482: "<think>", 483: "</think>"}
+DOCUMENT: dict[str, Any] = {
+    "verifier": {"model": ""},
+    "data": {
+        "dataset": "ds_00000000000000000000",
+        "sampling": {"temperature": 0.0, "top_p": 1.0, "max_tokens": 64},
+        "max_seq_len": 128,
+        "val_ratio": 0.2,
+        "concurrency": 4,
+    },
+    "capture": {"mode": "inline"},
+    "draft": {"vocab_size": 128, "num_attention_heads": 2, "head_dim": 8},
+    "train": {"gpus": 0},
+    "evaluate": {"gpus": 0},
+}
+
+
+def write_verifier(folder: Path) -> Path:
+    """Write the files of a Kimi-K2.5-shaped verifier that the worker reads, without weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = {
+        "model_type": "kimi_k2",
+        "vocab_size": VOCAB,
+        "hidden_size": HIDDEN,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 50000.0,
+    }
+    config = {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "text_config": text}
+    added = {str(id_): {"content": text, "special": True} for id_, text in CONTROL_TOKENS.items()}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
+    return folder
+
+
+def job_spec(verifier: Path, **changes: Any) -> JobSpec:
+    """A small complete document; `changes` are merged into it."""
+    base = merge(DOCUMENT, {"verifier": {"model": str(verifier)}})
+    return JobSpec.model_validate(merge(base, changes))
+
+
+def prompts(count: int) -> list[dict[str, Any]]:
+    """Rows of different prompts, `prompt-0` and so on."""
+    return [{"prompt": f"please answer prompt-{number}"} for number in range(count)]
+
+
+def write_rows(path: Path, rows: list[Any]) -> Path:
+    """Write rows as JSON lines; text is taken as it is."""
+    lines = [row if isinstance(row, str) else json.dumps(row, ensure_ascii=False) for row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+class StageRunner:
+    """Runs stages one after the other in folders below `root`; each sees what the earlier ones left.
+
+    Attributes:
+        events: what the last stage reported.
+    """
+
+    def __init__(self, root: Path, spec: JobSpec, dataset: Path, endpoint: str | None = None) -> None:
+        self.root, self.spec, self.endpoint = root, spec, endpoint
+        self.exchange = root / "exchange"
+        self.exchange.mkdir(parents=True, exist_ok=True)
+        self.inputs: dict[str, Path] = {"dataset": dataset}
+        self.job_id = new_id("job")
+        self.events: list[dict[str, Any]] = []
+
+    def context(self, stage: str, previous: tuple[Path, ...] = ()) -> StageContext:
+        """A context for a new attempt at a stage."""
+        token = new_id("run")
+        folder = self.root / stage / token
+        for part in ("out", "work"):
+            (folder / part).mkdir(parents=True)
+        return StageContext(
+            job_id=self.job_id,
+            stage=stage,
+            token=token,
+            spec=self.spec,
+            inputs=self.inputs,
+            out=folder / "out",
+            work=folder / "work",
+            previous=previous,
+            exchange=self.exchange,
+            endpoint=self.endpoint,
+            served_model="tiny-verifier",
+            gpus=(),
+            gpu_verifier=False,
+            report=Reporter(io.StringIO()),
+        )
+
+    def run(self, module: Any, previous: tuple[Path, ...] = ()) -> dict[str, Any]:
+        """Run a stage's module to its end and make its `out` an input of the later ones."""
+        stage = module.__name__.rsplit(".", 1)[-1]
+        ctx = self.context(stage, previous)
+        self.last = ctx
+        try:
+            summary: dict[str, Any] = module.run(ctx)
+        finally:
+            self.events = [json.loads(line) for line in ctx.report.stream.getvalue().splitlines()]
+        self.inputs[stage] = ctx.out
+        return summary
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSONL file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
