@@ -125,10 +125,14 @@ class LocalArtifactStore:
 
     def _staged(self, content: bytes) -> Path:
         temporary = self.staging_file()
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            temporary.unlink(missing_ok=True)  # half a file on a full volume is space lost
+            raise
         return temporary
 
     def _path(self, key: str) -> Path:

@@ -11,13 +11,12 @@ import socket
 import sys
 import threading
 from types import FrameType
+from typing import Any
 
 from redis import Redis
 from redis.exceptions import RedisError
 from rq import Worker
-from rq.executions import Execution
 from rq.job import Job
-from rq.queue import Queue
 from rq.serializers import JSONSerializer
 
 from services.worker.pipeline import JobRun
@@ -31,15 +30,28 @@ from shared.settings import get_settings
 log = logging.getLogger(__name__)
 WORKER_TTL_S = 45
 MAINTENANCE_INTERVAL_S = 30
+REDIS_TIMEOUT_S = 10.0  # a Redis that hangs must not hang the run
+
+
+class Message(Job):
+    """A message in the queue that can run nothing but `run_job`: no other function, callback or webhook.
+
+    Whoever can write to Redis can name any of them.
+    """
+
+    success_callback = failure_callback = stopped_callback = None
+
+    def perform(self) -> Any:
+        if self.func_name != ENTRY_POINT:
+            raise PermissionError(f"this worker runs {ENTRY_POINT} only, not {self.func_name}")
+        return super().perform()
+
+    def send_webhooks(self, *_: Any) -> None:
+        """Send none."""
 
 
 class JobWorker(Worker):
-    """RQ's worker, closed to every function but `run_job`, that passes SIGTERM on to the running job."""
-
-    def perform_job(self, job: Job, queue: Queue, execution: Execution) -> bool:
-        if job.func_name != ENTRY_POINT:
-            raise PermissionError(f"this worker runs {ENTRY_POINT} only, not {job.func_name}")
-        return bool(super().perform_job(job, queue, execution))
+    """RQ's worker, that passes SIGTERM on to the running job."""
 
     def handle_warm_shutdown_request(self) -> None:
         super().handle_warm_shutdown_request()  # type: ignore[no-untyped-call]
@@ -56,7 +68,8 @@ def run_job(job_id: str) -> None:
         stopping.set()
 
     signal.signal(signal.SIGTERM, stop)
-    jobs = JobStore(Redis.from_url(settings.redis_url, decode_responses=True), LocalArtifactStore(settings.store_root))
+    redis = Redis.from_url(settings.redis_url, decode_responses=True, socket_timeout=REDIS_TIMEOUT_S)
+    jobs = JobStore(redis, LocalArtifactStore(settings.store_root))
     control = RunControl(jobs, job_id, new_id("run"), settings.run_lease_s, stopping)
     try:
         JobRun(jobs, JobQueue(settings.redis_url), settings, control, socket.gethostname()).run()
@@ -77,6 +90,7 @@ def main() -> int:
     worker = JobWorker(
         [queue.queue],
         connection=queue.redis,
+        job_class=Message,
         serializer=JSONSerializer,
         worker_ttl=WORKER_TTL_S,
         maintenance_interval=MAINTENANCE_INTERVAL_S,

@@ -4,27 +4,32 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from redis.exceptions import RedisError
 
+from services.worker.exchange import sweep_dead_runs
 from services.worker.gpus import local_gpus
 from services.worker.run_control import CancelRequested, PauseRequested, RunControl, WorkerStopping
 from services.worker.stage_attempt import StageAttempt, StageFailed
 from services.worker.stage_inputs import StageInputs
 from services.worker.supervision import end_tree
 from services.worker.verifier_session import VerifierSession
-from shared.errors import EyrieError, InternalError, StatusReason
-from shared.job_store import Fenced, JobStore
+from shared.errors import ArtifactStoreError, EyrieError, InternalError, StatusReason
+from shared.job_store import Fenced, JobNotFound, JobStore
 from shared.queue import JobQueue
 from shared.schemas.job import DONE_STAGES, ErrorDetail, JobRecord, JobStatus, Stage, StageStatus, now
 from shared.schemas.manifest import Manifest
 from shared.settings import Settings
 
 log = logging.getLogger(__name__)
+STOPPING = frozenset({JobStatus.CANCELLING, JobStatus.PAUSING})
 NEEDS_VERIFIER = frozenset({Stage.GENERATE, Stage.CAPTURE})
 REDIS_RETRY_S = 1.0
 LEFTOVER_GRACE_S = 5.0
 EQUAL_JOB_POLL_S = 1.0
+
+T = TypeVar("T")
 
 
 class JobRun:
@@ -37,6 +42,7 @@ class JobRun:
 
     def run(self) -> None:
         """Run the job's unfinished stages; every way out leaves a record that says what happened."""
+        self._sweep_exchange()
         try:
             self._run_to_the_end()
         except Fenced:
@@ -44,40 +50,44 @@ class JobRun:
         finally:
             end_tree(self.token, None, LEFTOVER_GRACE_S)
             self._insist(self._release)
+            self._sweep_exchange()
 
     def _run_to_the_end(self) -> None:
         try:
             record = self._begin()
             if record is not None:
                 self._run_stages(record)
-                self._finish(JobStatus.SUCCEEDED)
-        except CancelRequested:
-            self._finish(JobStatus.CANCELLED, StatusReason.STOPPED_BY_USER)
-        except PauseRequested:
-            self._finish(JobStatus.PAUSED, StatusReason.STOPPED_BY_USER)
+                self._succeed()
+        except (CancelRequested, PauseRequested):
+            self._update(_stop)
         except WorkerStopping:
             self._hand_over()
         except StageFailed as failure:
             self._fail(failure.detail)
         except EyrieError as error:
             self._fail(ErrorDetail.from_error(error))
-        except Fenced:
+        except (Fenced, JobNotFound):
             raise
+        except OSError as error:
+            log.exception("job %s: a file could not be written or read", self.job_id)
+            self._fail(ErrorDetail.from_error(ArtifactStoreError(str(error), where=str(error.filename or ""))))
         except Exception as error:
             log.exception("job %s: defect", self.job_id)
             self._fail(ErrorDetail.from_error(InternalError(f"{type(error).__name__}: {error}")))
 
     def _begin(self) -> JobRecord | None:
-        if not self.jobs.acquire_run(self.job_id, self.token, self.settings.run_lease_s):
+        if not self._insist(lambda: self.jobs.acquire_run(self.job_id, self.token, self.settings.run_lease_s)):
             return None
 
         def start(record: JobRecord) -> None:
-            if record.status in (JobStatus.QUEUED, JobStatus.RUNNING):
+            if record.status in STOPPING:
+                _stop(record)
+            elif record.status in (JobStatus.QUEUED, JobStatus.RUNNING):
                 record.status = JobStatus.RUNNING
                 record.token, record.worker = self.token, self.worker
                 record.status_reason, record.status_message = None, ""
 
-        record = self.jobs.update(self.job_id, start)
+        record = self._insist(lambda: self.jobs.update(self.job_id, start))
         return record if record.token == self.token else None
 
     def _run_stages(self, record: JobRecord) -> None:
@@ -134,19 +144,21 @@ class JobRun:
         self._update(change)
         self._event(stage, status)
 
-    def _finish(self, status: JobStatus, reason: StatusReason | None = None) -> None:
+    def _succeed(self) -> None:
         def change(record: JobRecord) -> None:
-            stopped = record.status == JobStatus.CANCELLING
-            record.status = JobStatus.CANCELLED if stopped else status
-            record.status_reason = StatusReason.STOPPED_BY_USER if stopped else reason
-            _close_stages(record, StageStatus.CANCELLED if status == JobStatus.CANCELLED else StageStatus.PENDING)
+            if record.status == JobStatus.CANCELLING:
+                _stop(record)
+                return
+            record.status, record.status_reason = JobStatus.SUCCEEDED, None
 
         self._update(change)
 
     def _fail(self, detail: ErrorDetail) -> None:
         def change(record: JobRecord) -> None:
-            wanted = JobStatus.CANCELLED if record.status == JobStatus.CANCELLING else JobStatus.FAILED
-            record.status, record.status_reason = wanted, detail.reason
+            if record.status == JobStatus.CANCELLING:
+                _stop(record)
+                return
+            record.status, record.status_reason = JobStatus.FAILED, detail.reason
             record.status_message, record.error = detail.message, detail
             _close_stages(record, StageStatus.FAILED)
 
@@ -154,6 +166,9 @@ class JobRun:
 
     def _hand_over(self) -> None:
         def change(record: JobRecord) -> None:
+            if record.status in STOPPING:
+                _stop(record)
+                return
             record.attempt += 1
             record.token = None
             record.status_reason = StatusReason.WORKER_LOST
@@ -162,19 +177,17 @@ class JobRun:
 
         record = self._update(change)
         self._insist(self._release)
-        self._insist(lambda: self.queue.enqueue(self.job_id, record.attempt))
+        if record.status == JobStatus.RUNNING:
+            self._insist(lambda: self.queue.enqueue(self.job_id, record.attempt))
 
     def _update(self, change: Callable[[JobRecord], None]) -> JobRecord:
-        result: list[JobRecord] = []
-        self._insist(lambda: result.append(self.jobs.update(self.job_id, change, token=self.token)))
-        return result[-1]
+        return self._insist(lambda: self.jobs.update(self.job_id, change, token=self.token))
 
-    def _insist(self, action: Callable[[], object]) -> None:
+    def _insist(self, action: Callable[[], T]) -> T:
         """Do it, waiting for a Redis that is away; what was computed is not lost for that."""
         while True:
             try:
-                action()
-                return
+                return action()
             except RedisError as error:
                 log.warning("job %s: Redis does not answer, waiting: %s", self.job_id, error)
                 time.sleep(REDIS_RETRY_S)
@@ -183,8 +196,23 @@ class JobRun:
         self.control.release(self.control.held)
         self.jobs.release_run(self.job_id, self.token)
 
+    def _sweep_exchange(self) -> None:
+        """Clear away hidden states of runs that have ended, this one and those that were killed."""
+        try:
+            sweep_dead_runs(self.settings.exchange_root.absolute(), self.jobs.run_token)
+        except (RedisError, OSError) as error:
+            log.warning("job %s: the exchange folder was not swept: %s", self.job_id, error)
+
     def _event(self, stage: Stage, status: StageStatus) -> None:
         self._insist(lambda: self.jobs.append_event(self.job_id, "stage", {"stage": stage, "status": status}))
+
+
+def _stop(record: JobRecord) -> None:
+    """Bring a record that somebody is stopping to where it was to go."""
+    cancelled = record.status == JobStatus.CANCELLING
+    record.status = JobStatus.CANCELLED if cancelled else JobStatus.PAUSED
+    record.status_reason, record.token = StatusReason.STOPPED_BY_USER, None
+    _close_stages(record, StageStatus.CANCELLED if cancelled else StageStatus.PENDING)
 
 
 def _close_stages(record: JobRecord, status: StageStatus) -> None:

@@ -71,16 +71,26 @@ class RunControl:
             time.sleep(min(left, CHECK_INTERVAL_S))
 
     def hold(self, keys: list[str]) -> bool:
-        """Lease further keys (GPUs, a stage) for as long as the run lives; all of them or none."""
-        if not self.jobs.acquire_keys(keys, self.token, self.lease_s):
+        """Lease further keys (GPUs, a stage) for as long as the run lives; all of them or none.
+
+        False as well while Redis does not answer: to be asked for again.
+        """
+        try:
+            if not self.jobs.acquire_keys(keys, self.token, self.lease_s):
+                return False
+        except RedisError as error:
+            log.warning("job %s: Redis does not answer, no lease on %s yet: %s", self.job_id, keys, error)
             return False
         self.held.extend(key for key in keys if key not in self.held)
         return True
 
     def release(self, keys: list[str]) -> None:
-        """Give back what `hold` took."""
+        """Give back what `hold` took; while Redis is away, by letting it lapse."""
         self.held = [key for key in self.held if key not in keys]
-        self.jobs.release_keys(keys, self.token)
+        try:
+            self.jobs.release_keys(keys, self.token)
+        except RedisError as error:
+            log.warning("job %s: Redis does not answer, the lease on %s lapses: %s", self.job_id, keys, error)
 
     def _check_record(self) -> None:
         try:

@@ -1,5 +1,6 @@
 """One attempt at one stage: from its key to files under the attempt's token, and the manifest that publishes them."""
 
+import contextlib
 import shutil
 import time
 
@@ -11,6 +12,7 @@ from services.worker.stage_run import StageRun
 from services.worker.stage_supervisor import StageSupervisor
 from services.worker.verifier_session import VerifierSession, served_model_name
 from shared.artifact_store import LocalArtifactStore
+from shared.errors import ArtifactStoreError, StatusReason
 from shared.schemas.job import ErrorDetail, JobRecord, Stage, now
 from shared.schemas.manifest import Manifest
 from shared.schemas.registry import DraftRecord
@@ -81,8 +83,13 @@ class StageAttempt:
             log_path = logs / f"{self.stage}-{number}.log"
             supervisor = StageSupervisor(document, folder, log_path, self.control, self.settings.stop_grace_s)
             limit_s = float(getattr(self.record.spec.limits, f"{self.stage}_s"))
-            result = supervisor.run(limit_s, {"CUDA_VISIBLE_DEVICES": ",".join(gpus)})
+            try:
+                result = supervisor.run(limit_s, {"CUDA_VISIBLE_DEVICES": ",".join(gpus)})
+            except Exception:
+                self.store.delete(f"{self.folder_key}/out")
+                raise
         if result.error is not None:
+            self._clear(result.error.reason)
             raise StageFailed(result.error)
         return Manifest(
             stage=self.stage,
@@ -103,6 +110,7 @@ class StageAttempt:
         """Publish the stage's files, unless another attempt was first: then its manifest holds and ours are removed."""
         if self.store.create(self.manifest_key, manifest.model_dump_json(indent=1).encode()):
             self.store.delete(f"{self.folder_key}/work")
+            self._delete_other_attempts()
             return manifest
         self.store.delete(self.folder_key)
         return Manifest.model_validate_json(self.store.read(self.manifest_key))
@@ -124,6 +132,16 @@ class StageAttempt:
         )
         self.store.create(f"drafts/{draft_id}.json", record.model_dump_json(indent=1).encode())
         return draft_id
+
+    def _delete_other_attempts(self) -> None:
+        for token in self.store.list(f"{self.prefix}/attempts"):
+            if token != self.control.token:
+                with contextlib.suppress(ArtifactStoreError):  # one that was fenced may still be writing
+                    self.store.delete(f"{self.prefix}/attempts/{token}")
+
+    def _clear(self, reason: StatusReason) -> None:
+        """Remove what a failed attempt half made; what a later one can take over stays, if another try can help."""
+        self.store.delete(self.folder_key if reason == StatusReason.USER_ERROR else f"{self.folder_key}/out")
 
     def _gpu_count(self) -> int:
         counts = {Stage.TRAIN: self.record.spec.train.gpus, Stage.EVALUATE: self.record.spec.evaluate.gpus}

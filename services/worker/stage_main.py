@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from services.worker.stage_context import Reporter, StageContext
-from services.worker.stage_run import StageResult, StageRun
+from services.worker.stage_run import STORE_UNUSABLE, StageResult, StageRun
 from services.worker.supervision import die_with_parent
 from shared.artifact_store import file_sha256
 from shared.errors import ArtifactStoreError, EyrieError, StatusReason
@@ -22,6 +22,8 @@ from shared.schemas.job import ErrorDetail
 from shared.schemas.manifest import FileEntry
 
 TERMINATED = 128 + signal.SIGTERM
+STAGE_PACKAGE_VARIABLE = "EYRIE_STAGE_PACKAGE"  # set by tests alone, which bring light stand-ins for heavy stages
+STAGE_PACKAGE = "services.worker.stages"
 
 
 def main(arguments: list[str]) -> int:
@@ -31,7 +33,8 @@ def main(arguments: list[str]) -> int:
     run = StageRun.model_validate_json(Path(arguments[0]).read_bytes())
     started = time.monotonic()
     try:
-        summary = importlib.import_module(f"services.worker.stages.{run.stage}").run(_context(run))
+        package = os.environ.get(STAGE_PACKAGE_VARIABLE, STAGE_PACKAGE)
+        summary = importlib.import_module(f"{package}.{run.stage}").run(_context(run))
         result = StageResult(files=hash_files(run.out), summary=summary, seconds=time.monotonic() - started)
     except EyrieError as error:
         result = StageResult(error=ErrorDetail.from_error(error), seconds=time.monotonic() - started)
@@ -42,7 +45,11 @@ def main(arguments: list[str]) -> int:
     except Exception as error:
         traceback.print_exc()
         result = StageResult(error=_unexpected(error, run), seconds=time.monotonic() - started)
-    _write_whole(Path(arguments[1]), result.model_dump_json())
+    try:
+        _write_whole(Path(arguments[1]), result.model_dump_json())
+    except OSError:
+        traceback.print_exc()
+        return STORE_UNUSABLE
     return 0 if result.error is None else 1
 
 

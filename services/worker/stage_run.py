@@ -1,5 +1,6 @@
 """The documents that supervisor and stage process exchange: `run.json` in, `result.json` out."""
 
+import os
 from pathlib import Path
 
 from pydantic import Field
@@ -7,6 +8,8 @@ from pydantic import Field
 from shared.schemas.job import ErrorDetail, Stage
 from shared.schemas.manifest import FileEntry
 from shared.schemas.spec import Document, JobSpec, JsonObject
+
+STORE_UNUSABLE = os.EX_IOERR  # exit code of a stage that could not even write its result
 
 
 class StageRun(Document):

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from services.worker.run_control import RunControl
 from services.worker.stage_context import EVENTS_FD_VARIABLE
-from services.worker.stage_run import StageResult, StageRun
+from services.worker.stage_run import STORE_UNUSABLE, StageResult, StageRun
 from services.worker.supervision import end_tree, marked_environment
 from shared.errors import StageTimeoutError, StatusReason
 from shared.schemas.job import ErrorDetail, Progress, now
@@ -159,7 +159,9 @@ def _read_events(read_end: int, events: "queue.Queue[dict[str, Any] | None]") ->
 def _read_result(path: Path, returncode: int, run: StageRun) -> StageResult:
     if path.is_file():
         return StageResult.model_validate_json(path.read_bytes())
-    if returncode == -9:
+    if returncode == STORE_UNUSABLE:
+        reason, message = StatusReason.ARTIFACT_STORE, "the stage could not write its files"
+    elif returncode == -9:
         reason, message = StatusReason.OOM_HOST, "the stage's process was killed, most likely for lack of memory"
     else:
         reason, message = StatusReason.INTERNAL, f"the stage's process ended with code {returncode} and left no result"
