@@ -12,7 +12,6 @@ from services.cli.errors import BadInput, Unreachable, error_of
 Advance = Callable[[str, int, int], None]
 """Called with path, bytes so far and bytes in all."""
 
-PIECE_BYTES = 1 << 20
 ATTEMPTS = 5
 
 
@@ -30,15 +29,19 @@ def fetch_file(http: httpx.Client, file: dict[str, Any], folder: Path, advance: 
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
-    for _ in range(ATTEMPTS):
+    failures, damaged = 0, 0
+    while failures < ATTEMPTS and damaged < ATTEMPTS:
+        before = _size(part)
         try:
             _continue(http, file, part, advance)
-        except httpx.TransportError:
-            continue  # what has arrived is kept, the rest is asked for again
+        except httpx.TransportError:  # what has arrived is kept, the rest is asked for again
+            failures = 0 if _size(part) > before else failures + 1
+            continue
         if part.stat().st_size == file["size"] and _sha256(part) == file["sha256"]:
             part.replace(target)
             return target
-        part.unlink()  # damaged on the way: from the beginning
+        part.unlink()  # damaged: from the beginning
+        damaged += 1
     raise Unreachable(
         f"{file['path']} did not arrive whole in {ATTEMPTS} attempts: run the same command again to go on"
     )
@@ -57,8 +60,8 @@ def safe_path(path: str) -> PurePosixPath:
 
 
 def _continue(http: httpx.Client, file: dict[str, Any], part: Path, advance: Advance | None) -> None:
-    size = part.stat().st_size if part.is_file() else 0
-    if size >= file["size"] and part.is_file():
+    size = _size(part)
+    if part.is_file() and size >= file["size"]:
         return
     headers = {"Range": f"bytes={size}-", "If-Range": f'"{file["sha256"]}"'} if size else {}
     with http.stream("GET", file["url"], headers=headers) as response:
@@ -68,11 +71,15 @@ def _continue(http: httpx.Client, file: dict[str, Any], part: Path, advance: Adv
         resumed = response.status_code == 206
         done = size if resumed else 0
         with part.open("ab" if resumed else "wb") as out:
-            for piece in response.iter_bytes(PIECE_BYTES):
+            for piece in response.iter_bytes():
                 out.write(piece)
                 done += len(piece)
                 if advance:
                     advance(file["path"], done, file["size"])
+
+
+def _size(part: Path) -> int:
+    return part.stat().st_size if part.is_file() else 0
 
 
 def _sha256(path: Path) -> str:

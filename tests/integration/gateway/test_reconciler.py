@@ -1,0 +1,216 @@
+"""The reconciler on a real Redis, with a clock of the test's own: what was lost is put right, what lives is left alone."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from services.gateway.reconciler import LEASE_KEY, Reconciler
+from shared.artifact_store import LocalArtifactStore
+from shared.job_store import JobStore
+from shared.presets import resolve
+from shared.queue import JobQueue
+from shared.schemas.job import JobRecord, JobStatus, Stage, StageStatus
+from shared.settings import Settings
+from tests.support.wait import wait_until
+from tools.embedded_redis import RedisHandle
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class World:
+    """A store, a queue and a reconciler on an empty Redis."""
+
+    def __init__(self, redis: Redis, url: str, root: Path) -> None:
+        self.redis = redis
+        self.jobs = JobStore(redis, LocalArtifactStore(root))
+        self.queue = JobQueue(url)
+        self.clock = Clock()
+        self.settings = Settings(run_lease_s=30, max_attempts=3, reconcile_interval_s=5)
+        self.reconciler = self.another()
+
+    def another(self) -> Reconciler:
+        return Reconciler(self.jobs, self.queue, self.settings, clock=self.clock)
+
+    def pass_time(self, seconds: float) -> None:
+        """One round now and one after `seconds`."""
+        self.reconciler.round()
+        self.clock.seconds += seconds
+        self.reconciler.round()
+
+    def create(self) -> str:
+        record = self.jobs.create(resolve({"data": {"dataset": "ds_x"}}))
+        self.queue.enqueue(record.id, 1)
+        return record.id
+
+    def run(self, job_id: str, attempt: int = 1) -> None:
+        """A worker takes the job and falls silent: no lease is left."""
+
+        def change(record: JobRecord) -> None:
+            record.status, record.token = JobStatus.RUNNING, f"token-{attempt}"
+            record.stage(Stage.PREPARE).status = StageStatus.SUCCEEDED
+            record.stage(Stage.TRAIN).status = StageStatus.RUNNING
+
+        self.queue.remove(job_id, attempt)
+        self.jobs.update(job_id, change)
+
+
+@pytest.fixture
+def world(redis_handle: RedisHandle, tmp_path: Path) -> Iterator[World]:
+    with Redis.from_url(redis_handle.url, decode_responses=True) as redis:
+        redis.flushall()
+        yield World(redis, redis_handle.url, tmp_path)
+
+
+def test_a_lost_message_is_sent_again_after_a_while(world: World) -> None:
+    job_id = world.create()
+    world.queue.remove(job_id, 1)
+    world.pass_time(9)
+    assert not world.queue.is_waiting(job_id, 1)
+    world.clock.seconds += 2
+    world.reconciler.round()
+    assert world.queue.is_waiting(job_id, 1)
+    world.pass_time(60)
+    assert world.queue.waiting() == 1
+
+
+def test_all_rq_keys_lost_lose_no_job(world: World) -> None:
+    ids = [world.create() for _ in range(3)]
+    for key in world.redis.scan_iter("rq:*"):
+        world.redis.delete(key)
+    world.pass_time(11)
+    assert [world.queue.is_waiting(job_id, 1) for job_id in ids] == [True] * 3
+
+
+def test_a_lost_worker_starts_another_attempt(world: World) -> None:
+    job_id = world.create()
+    world.run(job_id)
+    world.pass_time(11)
+    record = world.jobs.get(job_id)
+    assert (record.status, record.attempt, record.token) == (JobStatus.RUNNING, 2, None)
+    assert record.status_reason == "worker_lost"
+    assert record.stage(Stage.PREPARE).status == StageStatus.SUCCEEDED
+    assert record.stage(Stage.TRAIN).status == StageStatus.PENDING
+    assert world.queue.is_waiting(job_id, 2)
+
+
+def test_an_attempt_that_waits_long_in_line_is_not_lost(world: World) -> None:
+    job_id = world.create()
+    world.run(job_id)
+    world.pass_time(11)
+    world.pass_time(100_000)
+    assert world.jobs.get(job_id).attempt == 2
+    world.queue.remove(job_id, 2)
+    world.pass_time(11)
+    assert world.queue.is_waiting(job_id, 2)
+    assert world.jobs.get(job_id).attempt == 2
+
+
+def test_a_live_run_is_left_alone_whatever_the_clocks_say(world: World) -> None:
+    job_id = world.create()
+    world.run(job_id)
+    world.jobs.acquire_run(job_id, "token-1", 600)
+    world.pass_time(100_000)
+    assert world.jobs.get(job_id).token == "token-1"
+
+
+def test_a_worker_lost_again_and_again_fails_the_job(world: World) -> None:
+    job_id = world.create()
+    for attempt in (1, 2, 3):
+        world.run(job_id, attempt)
+        world.pass_time(11)
+    record = world.jobs.get(job_id)
+    assert (record.status, record.attempt, record.status_reason) == (JobStatus.FAILED, 3, "worker_lost")
+    assert record.error is not None
+    assert record.error.hint
+    assert record.stage(Stage.TRAIN).status == StageStatus.FAILED
+    assert world.queue.waiting() == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "end"), [(JobStatus.CANCELLING, JobStatus.CANCELLED), (JobStatus.PAUSING, JobStatus.PAUSED)]
+)
+def test_what_a_lost_worker_was_asked_to_do_is_done(world: World, status: JobStatus, end: JobStatus) -> None:
+    job_id = world.create()
+    world.run(job_id)
+    world.jobs.update(job_id, lambda record: setattr(record, "status", status))
+    world.pass_time(11)
+    record = world.jobs.get(job_id)
+    assert (record.status, record.token, world.queue.waiting()) == (end, None, 0)
+    assert all(stage.status != StageStatus.RUNNING for stage in record.stages)
+
+
+def test_cancelling_an_attempt_that_waits_in_line_takes_it_out(world: World) -> None:
+    job_id = world.create()
+    world.run(job_id)
+    world.pass_time(11)
+    world.jobs.update(job_id, lambda record: setattr(record, "status", JobStatus.CANCELLING))
+    world.pass_time(11)
+    assert (world.jobs.get(job_id).status, world.queue.waiting()) == (JobStatus.CANCELLED, 0)
+
+
+def test_two_reconcilers_at_once_start_one_attempt(world: World) -> None:
+    job_id = world.create()
+    world.run(job_id)
+    other = world.another()
+    for reconciler in (world.reconciler, other):
+        reconciler.round()
+    world.clock.seconds += 11
+    threads = [threading.Thread(target=reconciler.round) for reconciler in (world.reconciler, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert world.jobs.get(job_id).attempt == 2
+    assert world.queue.waiting() == 1
+
+
+def test_an_emptied_redis_is_rebuilt_from_the_store(world: World) -> None:
+    waiting, running, ended = (world.create() for _ in range(3))
+    world.run(running)
+    world.run(ended)
+    world.jobs.update(ended, lambda record: setattr(record, "status", JobStatus.SUCCEEDED))
+    before = world.jobs.get(ended)
+    world.redis.flushall()
+    world.reconciler.round()
+    assert world.jobs.get(ended) == before
+    assert {job_id: world.jobs.get(job_id).status for job_id in (waiting, running)} == {
+        waiting: JobStatus.QUEUED,
+        running: JobStatus.QUEUED,
+    }
+    assert world.jobs.list_ids() == [ended, running, waiting]
+    assert world.jobs.active_ids() == [waiting, running]
+    assert world.queue.waiting() == 2
+
+
+def test_a_damaged_document_in_the_store_stops_nothing(world: World) -> None:
+    job_id = world.create()
+    world.jobs.artifacts.write("jobs/job_00000000000000000000/job.json", b"{")
+    world.redis.flushall()
+    world.reconciler.round()
+    assert world.jobs.list_ids() == [job_id]
+
+
+def test_one_of_several_holds_the_lease_and_gives_it_back(world: World) -> None:
+    world.settings = Settings(reconcile_interval_s=0.01)
+    first, second = world.another(), world.another()
+    stops = [threading.Event(), threading.Event()]
+    threads = [threading.Thread(target=r.run, args=(s,)) for r, s in zip((first, second), stops, strict=True)]
+    for thread in threads:
+        thread.start()
+    holder = wait_until(lambda: world.redis.get(LEASE_KEY), what="the lease is taken")
+    held, other = (0, second.holder) if holder == first.holder else (1, first.holder)
+    stops[held].set()
+    wait_until(lambda: world.redis.get(LEASE_KEY) == other, what="the other one takes over")
+    stops[1 - held].set()
+    for thread in threads:
+        thread.join(10)
+    assert world.redis.get(LEASE_KEY) is None

@@ -1,0 +1,83 @@
+"""The view of a job: every state can be drawn, and what matters is in it."""
+
+import io
+
+import httpx
+import pytest
+from rich.console import Console
+
+from services.cli.client import EyrieClient
+from services.cli.watch import duration, render_job, watch
+from services.gateway.wire import job_view
+from shared.errors import StatusReason
+from shared.presets import resolve
+from shared.schemas.job import ErrorDetail, JobRecord, JobStatus, Progress, Stage, StageStatus, now
+
+
+def job(status: JobStatus, **fields) -> dict:
+    """A job that trains, as the API shows it."""
+    moment = now()
+    record = JobRecord(
+        id="job_x",
+        spec=resolve({"name": "mine", "data": {"dataset": "ds_x"}}),
+        created_at=moment,
+        updated_at=moment,
+        status=status,
+        **fields,
+    )
+    record.stage(Stage.PREPARE).status = StageStatus.SUCCEEDED
+    record.stage(Stage.PREPARE).seconds = 3
+    train = record.stage(Stage.TRAIN)
+    train.status = StageStatus.RUNNING
+    train.progress = Progress(
+        done=5, total=20, unit="steps", rate=2.5, eta_s=65, metrics={"loss": 2.3456789, "other": 1}, updated_at=moment
+    )
+    return job_view(record, 2).model_dump(mode="json")
+
+
+def drawn(document: dict) -> str:
+    console = Console(file=io.StringIO(), width=160, force_terminal=True, color_system=None)
+    console.print(render_job(document))
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("status", JobStatus)
+def test_every_status_can_be_drawn(status: JobStatus) -> None:
+    assert status.value in drawn(job(status))
+
+
+def test_the_running_stage_shows_count_rate_time_left_and_loss() -> None:
+    text = drawn(job(JobStatus.RUNNING))
+    for part in ("train", "5/20 steps", "2.50/s", "ETA 1m05s", "loss 2.346"):
+        assert part in text
+
+
+def test_an_error_shows_reason_place_and_what_to_do() -> None:
+    error = ErrorDetail(reason=StatusReason.OOM_GPU, message="no [memory]", where="train", hint="shorten packs")
+    assert "oom_gpu: train: no [memory] (shorten packs)" in drawn(job(JobStatus.FAILED, error=error))
+
+
+def test_plain_lines_say_each_thing_once_and_watching_outlives_a_gateway_that_is_away() -> None:
+    answers = [job(JobStatus.QUEUED), job(JobStatus.RUNNING), None, job(JobStatus.RUNNING), job(JobStatus.SUCCEEDED)]
+    away = [httpx.ConnectError("refused")] * 5
+
+    def handler(_: httpx.Request) -> httpx.Response:
+        if answers[0] is None:
+            if away:
+                raise away.pop()
+            answers.pop(0)
+        return httpx.Response(200, json=answers.pop(0))
+
+    console = Console(file=io.StringIO(), width=200)
+    with EyrieClient("http://gateway", retry_wait_s=0, transport=httpx.MockTransport(handler)) as client:
+        assert watch(client, "job_x", console, poll_s=0)["status"] == "succeeded"
+    text = console.file.getvalue()
+    assert text.count("job job_x running") == 1
+    assert text.count("prepare succeeded in 3s") == 1
+    assert "place 2 in line" in text
+    assert "trying again" in text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(None, ""), (0.4, "0s"), (59.9, "59s"), (65, "1m05s"), (7620, "2h07m")])
+def test_durations_are_readable(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
