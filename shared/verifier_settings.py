@@ -70,7 +70,9 @@ class VerifierSettings(BaseSettings):
     cpu_kv_cache_gib: float = Field(
         0.5, gt=0, description="GiB of memory for the KV cache on CPU, captured states included."
     )
-    cpu_threads: int | None = Field(None, ge=1, description="OpenMP threads on CPU; None: one a core that may be used.")
+    cpu_threads: int | None = Field(
+        None, ge=1, description="OpenMP threads on CPU; None: one for every two cores that may be used."
+    )
     dtype: str | None = Field(
         None, description="Computation type; None: float32 on CPU (bfloat16 is slow there), else the model's."
     )

@@ -139,6 +139,12 @@ def _environment(
     if checked.folder is not None:
         ours |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if on_cpu:
-        # vLLM binds one thread to a core and keeps others free by default, which on two cores leaves one idle.
-        ours |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(settings.cpu_threads or cores)}
+        # vLLM would bind threads to cores of its own choice. Half of the cores are left to the engine and to those who
+        # ask: with a thread on every core all wait at each step for the one whose core is busy.
+        threads = settings.cpu_threads or max(1, cores // 2)
+        ours |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(threads)}
+        if settings.tensor_parallel_size == 1:
+            # The model runs in the engine's process instead of one more below it, which costs half a start and a
+            # hand-over a step. The server keeps its engine in a process of its own whatever this says.
+            ours["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     return ours | dict(base)

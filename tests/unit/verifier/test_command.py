@@ -59,7 +59,17 @@ def test_a_cpu_gets_float32_small_limits_and_the_kernel_that_has_float32():
     assert value(command, "--max-model-len") == "2048"
     assert "--enforce-eager" in command.argv
     assert command.environment["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
-    assert command.environment["OMP_NUM_THREADS"] == "2"
+
+
+@pytest.mark.parametrize(("cores", "given", "threads"), [(1, None, "1"), (2, None, "1"), (16, None, "8"), (2, 2, "2")])
+def test_half_of_the_cores_compute_unless_told(cores, given, threads):
+    assert build(cores=cores, cpu_threads=given).environment["OMP_NUM_THREADS"] == threads
+
+
+def test_one_cpu_worker_shares_the_engines_process():
+    assert build().environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    for command in (build(tensor_parallel_size=2), build(Device.CUDA)):
+        assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in command.environment
 
 
 def test_a_gpu_keeps_vllms_own_choices_where_nothing_is_set():
