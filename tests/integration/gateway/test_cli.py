@@ -21,6 +21,7 @@ def eyrie(url: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         cwd=ROOT,
         capture_output=True,
         text=True,
+        check=False,
         timeout=120,
     )
     assert "Traceback" not in result.stderr

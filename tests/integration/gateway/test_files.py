@@ -142,7 +142,7 @@ def test_a_download_is_checked_and_goes_on_where_it_ended(
 
 def test_a_damaged_file_is_never_taken(gateway: GatewayProcess, draft: DraftRecord, tmp_path: Path) -> None:
     (gateway.store / draft.root / "config.json").write_bytes(b'{"a": 2}')
-    with EyrieClient(gateway.url) as client, pytest.raises(ApiError, match="config.json"):
+    with EyrieClient(gateway.url) as client, pytest.raises(ApiError, match=r"config\.json"):
         client.download_draft(draft.id, tmp_path)
     assert not (tmp_path / "config.json").exists()
 

@@ -168,9 +168,7 @@ def test_cancelling_what_runs_is_left_to_the_worker(http: httpx.Client, dataset:
 
 
 @pytest.mark.parametrize("status", [JobStatus.SUCCEEDED, JobStatus.FAILED])
-def test_cancelling_what_has_ended_is_409(
-    status: JobStatus, http: httpx.Client, dataset: str, jobs: JobStore
-) -> None:
+def test_cancelling_what_has_ended_is_409(status: JobStatus, http: httpx.Client, dataset: str, jobs: JobStore) -> None:
     job_id = create(http, dataset).json()["id"]
     run_it(jobs, job_id, status)
     assert http.post(f"/v1/jobs/{job_id}/cancel").status_code == 409
@@ -233,5 +231,5 @@ def test_openapi_has_an_example_for_every_body(http: httpx.Client) -> None:
     ]
     assert len(bodies) == 3
     assert all("example" in content or "examples" in content for content in bodies)
-    references = set(part.split('"')[0] for part in json.dumps(document).split('"$ref": "#/components/schemas/')[1:])
+    references = {part.split('"')[0] for part in json.dumps(document).split('"$ref": "#/components/schemas/')[1:]}
     assert references <= document["components"]["schemas"].keys()

@@ -1,4 +1,4 @@
-"""The reconciler on a real Redis, with a clock of the test's own: what was lost is put right, what lives is left alone."""
+"""The reconciler on a real Redis, with a clock of the test's own: it mends what was lost, and only that."""
 
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """The file part of a form comes out byte for byte, however the network cuts the form."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.gateway.multipart import FilePart
@@ -16,6 +16,7 @@ def form(content: bytes, name: str = "file") -> bytes:
     return other.encode() + head.encode() + content + b"\r\n--xyz--\r\n"
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200).filter(lambda b: b"--xyz" not in b), st.lists(st.integers(0, 60), max_size=8))
 def test_the_file_comes_out_whole(content: bytes, sizes: list[int]) -> None:
     part, body, found = FilePart(TYPE), form(content), b""

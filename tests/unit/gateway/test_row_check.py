@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.gateway.row_check import RowChecker
@@ -28,13 +28,18 @@ LINES = st.sampled_from(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(LINES, max_size=8), st.lists(st.integers(0, 20), max_size=8))
 def test_pieces_do_not_matter(lines: list[bytes], sizes: list[int]) -> None:
     content = b"\n".join(lines)
     assert outcome(content, sizes) == outcome(content, [])
 
 
-@given(st.lists(st.dictionaries(st.text(), st.text()), min_size=1, max_size=8), st.sampled_from(["\n", "\r\n"]))
+SHORT_ROWS = st.dictionaries(st.text(max_size=10), st.text(max_size=10), max_size=4)
+
+
+@settings(deadline=None)
+@given(st.lists(SHORT_ROWS, min_size=1, max_size=8), st.sampled_from(["\n", "\r\n"]))
 def test_every_json_object_is_a_row(rows: list[dict[str, str]], newline: str) -> None:
     content = newline.join(json.dumps(row, ensure_ascii=False) for row in rows)
     assert outcome(content.encode("utf-8"), []) == (len(rows), "")
@@ -42,9 +47,9 @@ def test_every_json_object_is_a_row(rows: list[dict[str, str]], newline: str) ->
 
 def test_the_length_of_a_line_is_bounded_before_its_end_is_seen() -> None:
     checker = RowChecker(1024)
+    checker.feed(b"{}\n" + b"x" * 600)
     with pytest.raises(UserError, match="line 2: longer than 1024 bytes"):
-        for _ in range(3):
-            checker.feed(b"{}\n" + b"x" * 600 if checker.rows == 0 else b"x" * 600)
+        checker.feed(b"x" * 600)
 
 
 def test_a_line_of_exactly_the_limit_is_fine() -> None:

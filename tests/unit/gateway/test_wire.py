@@ -12,9 +12,7 @@ from shared.schemas.job import JobRecord, JobStatus, Progress, Stage, StageStatu
 @pytest.fixture
 def record() -> JobRecord:
     moment = now()
-    return JobRecord(
-        id="job_x", spec=resolve({"data": {"dataset": "ds_x"}}), created_at=moment, updated_at=moment
-    )
+    return JobRecord(id="job_x", spec=resolve({"data": {"dataset": "ds_x"}}), created_at=moment, updated_at=moment)
 
 
 def test_shares_of_all_stages_add_up_to_the_job() -> None:
@@ -28,7 +26,10 @@ def test_progress_counts_finished_stages_and_the_running_ones_part(record: JobRe
     record.stage(Stage.GENERATE).status = StageStatus.RUNNING
     record.stage(Stage.GENERATE).progress = Progress(done=5, total=10, unit="rows", updated_at=now())
     progress = job_view(record).progress
-    assert (progress.percent, progress.stage) == (STAGE_SHARE[Stage.PREPARE] + STAGE_SHARE[Stage.GENERATE] / 2, "generate")
+    assert (progress.percent, progress.stage) == (
+        STAGE_SHARE[Stage.PREPARE] + STAGE_SHARE[Stage.GENERATE] / 2,
+        "generate",
+    )
 
 
 def test_only_a_job_that_succeeded_is_complete(record: JobRecord) -> None:
