@@ -3,7 +3,8 @@
 One gateway of several runs it, under a lease. Every `reconcile_interval_s` it
 - puts records back that Redis lost (from `jobs/ID/` in the artifact store),
 - enqueues again what should be in line and is not,
-- ends or repeats the attempts whose worker has fallen silent.
+- ends or repeats the attempts whose worker has fallen silent,
+- removes what uploads left in the staging folder when their gateway died.
 
 What is wrong must stay wrong for a while before it is acted on. That while is measured on this process's monotonic
 clock, from when it was first seen; the wall clocks of other machines play no part. All changes go through
@@ -19,6 +20,7 @@ from pydantic import ValidationError
 from redis.exceptions import RedisError
 
 from shared import leases
+from shared.artifact_store import STAGING
 from shared.errors import EyrieError, StatusReason
 from shared.ids import is_id, new_id
 from shared.job_store import PREFIX, JobNotFound, JobStore
@@ -29,6 +31,7 @@ from shared.settings import Settings
 log = logging.getLogger(__name__)
 LEASE_KEY = f"{PREFIX}lease:reconciler"
 MESSAGE_GRACE_S = 10.0
+STAGED_KEPT_S = 86_400
 
 
 class Reconciler:
@@ -78,6 +81,7 @@ class Reconciler:
     def round(self) -> None:
         """Look once at everything."""
         self._rebuild()
+        self._sweep()
         before, self._wrong_since = self._wrong_since, {}
         for record in self.jobs.get_many(self.jobs.active_ids()):
             try:
@@ -132,6 +136,16 @@ class Reconciler:
             self.jobs.append_event(job_id, "job", {"status": record.status, "restored": True})
             if record.status == JobStatus.QUEUED:
                 self.queue.enqueue(record.id, record.attempt)
+
+    def _sweep(self) -> None:
+        """Remove staged files that nobody has written to for a day."""
+        for name in self.jobs.artifacts.list(STAGING):
+            try:
+                path = self.jobs.artifacts.path(f"{STAGING}/{name}")
+                if time.time() - path.stat().st_mtime > STAGED_KEPT_S:
+                    self.jobs.artifacts.delete(f"{STAGING}/{name}")
+            except (KeyError, FileNotFoundError):
+                continue
 
     def _stored_record(self, job_id: str) -> JobRecord | None:
         for name in ("terminal.json", "job.json"):

@@ -1,5 +1,6 @@
 """The reconciler on a real Redis, with a clock of the test's own: it mends what was lost, and only that."""
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -214,3 +215,13 @@ def test_one_of_several_holds_the_lease_and_gives_it_back(world: World) -> None:
     for thread in threads:
         thread.join(10)
     assert world.redis.get(LEASE_KEY) is None
+
+
+def test_what_a_dead_gateway_left_of_an_upload_is_removed_after_a_day(world: World) -> None:
+    old, fresh = (world.jobs.artifacts.staging_file() for _ in range(2))
+    for file in (old, fresh):
+        file.write_bytes(b"half a file")
+    two_days_ago = fresh.stat().st_mtime - 2 * 86_400
+    os.utime(old, (two_days_ago, two_days_ago))
+    world.reconciler.round()
+    assert (old.exists(), fresh.exists()) == (False, True)
