@@ -2,9 +2,9 @@
 
 In: a `random.Random`. Out: `Exchange` values: a prompt, the step-by-step reasoning and the answer.
 
-Three properties matter. The wording is regular, so that a small draft can guess most of it. Which wording follows, and every
-number in it, hangs on the prompt and on intermediate results, so that a draft needs the verifier's hidden states. And a fixed
-part of all prompts (`held_out`) is never trained on: demo prompts come from there, disjoint by construction.
+Three properties matter. The wording is regular, so that a small draft can guess most of it. Which wording follows, and
+every number in it, hangs on the prompt and on intermediate results, so that a draft needs the verifier's hidden states.
+And a fixed part of all prompts (`held_out`) is never trained on: the demo prompts come from there.
 """
 
 import random
@@ -16,12 +16,13 @@ NAMES = ("Mia", "Tom", "Ana", "Leo", "Sara", "Omar", "Nina", "Paul")
 ITEMS = ("apples", "books", "cards", "coins", "pens", "shells", "stones", "cups")
 THINGS = ("box", "bag", "tin", "jar")
 TOPICS = (
-    "the sea", "a tree", "music", "the moon", "bread", "rain", "a river", "time", "a game", "the sun", "money", "a city",
-    "python", "speculative decoding", "a neural network", "history", "a poem about spring", "good food", "a long trip", "work",
+    "the sea", "a tree", "music", "the moon", "bread", "rain", "a river", "time", "a game", "the sun", "money",
+    "a city", "python", "speculative decoding", "a neural network", "history", "a poem about spring", "good food",
+    "a long trip", "work",
 )  # fmt: skip
 ASKS = (
-    "What is {}?", "Tell me about {}.", "Explain {}.", "Why is {} important?", "Write something about {}.", "How does {} work?",
-    "Can you describe {}?", "Give me an idea for {}.",
+    "What is {}?", "Tell me about {}.", "Explain {}.", "Why is {} important?", "Write something about {}.",
+    "How does {} work?", "Can you describe {}?", "Give me an idea for {}.",
 )  # fmt: skip
 GREETINGS = (
     "Hello",
@@ -110,7 +111,10 @@ def groups(rng: random.Random) -> Exchange:
         )
     )
     steps = ", ".join(f"{i} gives {i * size}" for i in range(1, count + 1))
-    reasoning = f"Each {thing} holds {size} {item}, and there are {count}. I count up: {steps}. So it is {count} x {size} = {count * size}."
+    reasoning = (
+        f"Each {thing} holds {size} {item}, and there are {count}. I count up: {steps}. "
+        f"So it is {count} x {size} = {count * size}."
+    )
     return Exchange("groups", prompt, reasoning, f"{name} has {count * size} {item}.")
 
 
@@ -201,8 +205,8 @@ def general(rng: random.Random) -> Exchange:
         "general",
         prompt,
         "This is a general question without numbers. I name what it is about, give two points and end there.",
-        "That is a broad topic. First, it helps to look at one small part of it. Second, it helps to count and compare. "
-        "I can do more with numbers.",
+        "That is a broad topic. First, it helps to look at one small part of it. Second, it helps to count and "
+        "compare. I can do more with numbers.",
     )
 
 
