@@ -10,7 +10,7 @@ import math
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from services.worker.training.run_config import EVENTS_NAME, METRICS_NAME
 
@@ -21,23 +21,22 @@ class EventWriter:
     """Appends events and metrics; silent on other ranks."""
 
     def __init__(self, run_folder: Path, *, active: bool) -> None:
-        self._events: TextIO | None = None
-        self._metrics: TextIO | None = None
-        if active:
-            self._events = (run_folder / EVENTS_NAME).open("a", buffering=1)
-            self._metrics = (run_folder / METRICS_NAME).open("a", buffering=1)
+        self._folder, self._active = run_folder, active
 
     def event(self, kind: str, **fields: Any) -> None:
         """Tell the stage something."""
-        if self._events is not None:
-            self._events.write(json.dumps({"type": kind, **_finite(fields)}) + "\n")
+        self._append(EVENTS_NAME, {"type": kind, **_finite(fields)})
 
     def metrics(self, split: str, step: int, epoch: int, values: Mapping[str, float]) -> None:
         """Record named numbers of one training step or one validation; also told to the stage."""
         record = {"split": split, "step": step, "epoch": epoch, "values": _finite(values)}
-        if self._metrics is not None:
-            self._metrics.write(json.dumps(record) + "\n")
+        self._append(METRICS_NAME, record)
         self.event("metrics", **record)
+
+    def _append(self, name: str, record: Mapping[str, Any]) -> None:
+        if self._active:
+            with (self._folder / name).open("a") as file:
+                file.write(json.dumps(record) + "\n")
 
 
 class LastRecord(logging.Handler):
@@ -59,7 +58,7 @@ class LastRecord(logging.Handler):
 
 
 def keep_earlier_metrics(source: Path, run_folder: Path, step: int) -> None:
-    """Start this run's metrics with an earlier attempt's, up to and including `step`."""
+    """Start this run's metrics with those of `source` (an earlier attempt's, or its own) up to and including `step`."""
     target = run_folder / METRICS_NAME
     temporary = target.with_suffix(".tmp")
     with temporary.open("w") as output:

@@ -12,7 +12,6 @@ from services.worker.training.run_config import (
     CONFIG_NAME,
     DRAFT_CONFIG_NAME,
     EVENTS_NAME,
-    METRICS_NAME,
     RESULT_NAME,
     RunConfig,
 )
@@ -121,7 +120,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _write(config: RunConfig) -> None:
     config.run.mkdir(parents=True, exist_ok=True)
-    for name in (EVENTS_NAME, METRICS_NAME, RESULT_NAME):
+    for name in (EVENTS_NAME, RESULT_NAME):
         (config.run / name).unlink(missing_ok=True)
     (config.run / DRAFT_CONFIG_NAME).write_text(json.dumps(config.shape, indent=1))
     (config.run / CONFIG_NAME).write_text(config.model_dump_json(indent=1))

@@ -21,7 +21,7 @@ import torch
 from pydantic import BaseModel, ValidationError
 from safetensors.torch import load_file, save_file
 
-from services.worker.training.run_config import RESUME_NAME, EpochResult, RunConfig
+from services.worker.training.run_config import METRICS_NAME, RESUME_NAME, EpochResult, RunConfig
 
 WEIGHTS, BEST, OPTIMIZER = "weights.safetensors", "best.safetensors", "optimizer.pt"
 POSITION, MANIFEST = "position.json", "manifest.json"
@@ -53,7 +53,7 @@ class ResumePoint:
     @property
     def metrics(self) -> Path:
         """The metrics file of the run that wrote the point."""
-        return self.folder.parent.parent / "metrics.jsonl"
+        return self.folder.parent.parent / METRICS_NAME
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Trained parameters by name, float32, on the CPU."""

@@ -20,9 +20,11 @@ KIB = 1024  # ru_maxrss is in KiB on Linux
 def write(trainer: "EyrieTrainer", best: EpochResult, last: EpochResult) -> None:
     """Write the result, whole or not at all."""
     position = trainer.position
+    # All planned epochs are done here; with very many rows the plan's steps were an estimate.
+    finished = position.epoch >= trainer.plan.epochs
     result = RunResult(
         steps=position.step,
-        total_steps=trainer.plan.total,
+        total_steps=position.step if finished else trainer.plan.total,
         resumed_from=trainer.resumed_from,
         best=best,
         last=last,

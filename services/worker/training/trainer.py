@@ -38,7 +38,7 @@ from services.worker.training.resume_state import (
     fingerprint,
     save_point,
 )
-from services.worker.training.run_config import EXPORT_NAME, EpochResult, RunConfig
+from services.worker.training.run_config import EXPORT_NAME, METRICS_NAME, EpochResult, RunConfig
 from services.worker.training.step_plan import plan_steps
 from services.worker.training.stop_signal import StopSignal, TrainingStoppedError
 from shared.errors import DivergedError, InternalError
@@ -65,7 +65,8 @@ class EyrieTrainer(Trainer):
     ) -> None:
         self.run, self.writer, self.records = run, writer, LastRecord()
         self.sampler = train_loader.batch_sampler
-        self.plan = plan_steps(self.sampler._generate_batches, config.num_epochs, config.max_steps)
+        rows = len(self.sampler.lengths)
+        self.plan = plan_steps(self.sampler._generate_batches, rows, config.num_epochs, config.max_steps)
         self.stop = StopSignal()
         self.started = time.monotonic()
         self.saved_at = self.started
@@ -115,10 +116,12 @@ class EyrieTrainer(Trainer):
     def setup_optimizer(self) -> None:
         """Restore optimizers, schedulers and random states after the library made them."""
         super().setup_optimizer()
+        source = self.run.run / METRICS_NAME
         if self.point is not None:
             self.point.restore(self.optimizers, self.schedulers)
-            if self.rank == 0:
-                keep_earlier_metrics(self.point.metrics, self.run.run, self.position.step)
+            source = self.point.metrics
+        if self.rank == 0:
+            keep_earlier_metrics(source, self.run.run, self.position.step)
 
     def run_training(self) -> None:
         """Train, validate, export. The library's own signal handling is left out: it stops in mid-step."""

@@ -100,10 +100,12 @@ def test_the_published_name_of_the_verifier_is_never_a_path() -> None:
 
 def test_steps_are_counted_for_each_epoch_and_end_at_max_steps() -> None:
     sizes = [3, 4, 3]
-    assert plan_steps(lambda epoch: range(sizes[epoch]), 3, None) == StepPlan(3, 10)
-    assert plan_steps(lambda epoch: range(sizes[epoch]), 3, 5) == StepPlan(2, 5)
-    assert plan_steps(lambda epoch: range(sizes[epoch]), 3, 7) == StepPlan(2, 7)
-    assert plan_steps(lambda epoch: range(sizes[epoch]), 3, 50) == StepPlan(3, 10)
+    assert plan_steps(lambda epoch: range(sizes[epoch]), 9, 3, None) == StepPlan(3, 10)
+    assert plan_steps(lambda epoch: range(sizes[epoch]), 9, 3, 5) == StepPlan(2, 5)
+    assert plan_steps(lambda epoch: range(sizes[epoch]), 9, 3, 7) == StepPlan(2, 7)
+    assert plan_steps(lambda epoch: range(sizes[epoch]), 9, 3, 50) == StepPlan(3, 10)
+    assert plan_steps(lambda epoch: range(sizes[epoch]), 10**6, 3, None) == StepPlan(3, 9)
+    assert plan_steps(lambda epoch: range(sizes[epoch]), 10**6, 3, 5) == StepPlan(2, 5)
 
 
 def test_torchrun_is_used_for_several_gpus_only(tmp_path: Any) -> None:
