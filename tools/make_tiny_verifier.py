@@ -3,7 +3,7 @@
     python -m tools.make_tiny_verifier --out assets/tiny-verifier --prompts assets/prompts/demo.jsonl
 
 In: nothing but this script, `tools/tiny_text.py` and a seed. Out: a folder that transformers and vLLM load offline,
-without remote code, and the demo prompts. Takes about eight minutes of one free AVX2 core (1,000 steps of 16
+without remote code, and the demo prompts. Takes about eleven minutes of one free core (1,000 steps of 16
 conversations, float32, one thread).
 
 What cannot be smaller, because vLLM's CPU kernel for multi-head latent attention takes only these: `kv_lora_rank` 512
