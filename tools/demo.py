@@ -21,7 +21,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from services.cli.client import ApiError, EyrieClient
+from services.cli.client import EyrieClient
+from services.cli.errors import ApiError
 from services.cli.watch import watch
 from shared.presets import TINY_VERIFIER
 from shared.verifier_settings import VerifierMode, VerifierSettings

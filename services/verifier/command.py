@@ -142,7 +142,11 @@ def _environment(
         # vLLM would bind threads to cores of its own choice. Half of the cores are left to the engine and to those who
         # ask: with a thread on every core all wait at each step for the one whose core is busy.
         threads = settings.cpu_threads or max(1, cores // 2)
-        ours |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(threads)}
+        ours |= {
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": str(threads),
+            "OMP_WAIT_POLICY": "PASSIVE",
+        }
         if settings.tensor_parallel_size == 1:
             # The model runs in the engine's process instead of one more below it, which costs half a start and a
             # hand-over a step. The server keeps its engine in a process of its own whatever this says.

@@ -1,0 +1,89 @@
+"""One real pipeline for all end-to-end tests: real Redis, gateway, worker, vLLM and speculators, over REST."""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.cli.client import EyrieClient
+from shared.artifact_store import LocalArtifactStore
+from shared.schemas.job import JobRecord, Stage
+from shared.schemas.manifest import Manifest
+from tests.support.recording_proxy import Recording, recording_proxy
+from tools import local_stack
+from tools.demo import PROMPTS
+
+ENDED = ("succeeded", "failed", "cancelled", "paused")
+JOB_TIMEOUT_S = 1500
+POLL_S = 1.0
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A finished job and everything that it left."""
+
+    job: dict[str, Any]
+    record: JobRecord
+    store: LocalArtifactStore
+    recording: Recording
+    draft: Path
+
+    def manifest(self, stage: Stage) -> Manifest:
+        return Manifest.model_validate_json(self.store.read(self.record.stage(stage).manifest or ""))
+
+    def out(self, stage: Stage) -> Path:
+        """The published folder of a stage."""
+        return self.store.path(self.manifest(stage).root)
+
+    def generated(self) -> list[dict[str, Any]]:
+        """Rows of the generate stage."""
+        shards = sorted(self.out(Stage.GENERATE).glob("rows_*/rows.jsonl"))
+        return [json.loads(line) for shard in shards for line in shard.read_text(encoding="utf-8").splitlines()]
+
+    def index(self) -> list[dict[str, Any]]:
+        """Rows of the dataset that was trained on, in the order of its files."""
+        path = self.out(Stage.CAPTURE) / "dataset" / "rows.jsonl"
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="session")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
+    """Run the main job once with the shipped prompts."""
+    folder = tmp_path_factory.mktemp("e2e")
+    stack = local_stack.start(folder)
+    try:
+        local_stack.wait_for_verifier(stack)
+        with recording_proxy(stack.verifier_url) as recording, EyrieClient(stack.gateway_url) as client:
+            dataset = client.upload_dataset(PROMPTS)
+            document = {
+                "preset": "tiny",
+                "name": "e2e",
+                "data": {"dataset": dataset["id"]},
+                "verifier": {"endpoint": recording.url},
+            }
+            job = _finished(client, client.create_job(document)["id"])
+            if job["status"] != "succeeded":
+                raise AssertionError(f"{job['error']}\n{client.get_logs(job['id'], tail=60)}")
+            draft = folder / "downloaded"
+            client.download_draft(job["draft"], draft)
+    finally:
+        local_stack.stop(stack)
+    store = LocalArtifactStore(folder / "store")
+    record = JobRecord.model_validate_json(store.read(f"jobs/{job['id']}/terminal.json"))
+    yield Pipeline(job, record, store, recording, draft)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _finished(client: EyrieClient, job_id: str) -> dict[str, Any]:
+    deadline = time.monotonic() + JOB_TIMEOUT_S
+    while time.monotonic() < deadline:
+        job = client.get_job(job_id)
+        if job["status"] in ENDED:
+            return job
+        time.sleep(POLL_S)
+    raise AssertionError(f"the job did not end within {JOB_TIMEOUT_S} s: {job['stages']}")
