@@ -96,6 +96,7 @@ class JobRun:
             for stage in Stage:
                 if stage not in NEEDS_VERIFIER:
                     session.close()
+                inputs.require_same_verifier()
                 inputs.add(self._ensure_stage(record, stage, inputs, session))
 
     def _ensure_stage(self, record: JobRecord, stage: Stage, inputs: StageInputs, session: VerifierSession) -> Manifest:

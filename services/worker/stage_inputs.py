@@ -44,6 +44,19 @@ class StageInputs:
                 self._datasets[f"suite:{suite.name}"] = self._dataset(suite.dataset, where)
         self._compared = self._draft(spec.evaluate.compare_to) if spec.evaluate.compare_to else None
 
+    def require_same_verifier(self) -> None:
+        """Make sure that the verifier is still the one that earlier stages of this job have read.
+
+        Raises:
+            UserError: its files have changed.
+        """
+        if verifier_fingerprint(self.verifier_folder) != self._fingerprint:
+            raise UserError(
+                "the verifier's files have changed while the job ran",
+                where=str(self.verifier_folder),
+                hint="submit the job again: states and draft would belong to two different verifiers",
+            )
+
     def add(self, manifest: Manifest) -> None:
         """Make a finished stage an input of the later ones."""
         self._manifests[manifest.stage] = manifest
