@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,10 @@ LOCK_TIMEOUT_S = 120.0
 SWEEP_TIMEOUT_S = 10.0
 LOCK_POLL_S = 0.01
 TAG = re.compile(r"eyrie-(job_[0-9a-z]{20})-(run_[0-9a-z]{20})-")
+
+
+class BadStates(Exception):
+    """A file of hidden states cannot be used; the message says why."""
 
 
 def request_tag(job_id: str, token: str) -> str:
@@ -45,6 +50,25 @@ def wait_for_writer(source: Path, timeout_s: float = LOCK_TIMEOUT_S) -> None:
                 time.sleep(LOCK_POLL_S)
     finally:
         os.close(descriptor)
+
+
+def take_states(source: Path, target: Path) -> None:
+    """Wait until the verifier has written `source`, then move it to `target`, whole.
+
+    Raises:
+        BadStates: it is not written in time, or is not there.
+    """
+    temporary = target.with_name(target.name + ".tmp")
+    try:
+        wait_for_writer(source)
+        shutil.move(source, temporary)  # a rename on one filesystem, else a copy
+        os.replace(temporary, target)
+    except FileNotFoundError:
+        raise BadStates(f"the verifier left no file {source.name}") from None
+    except TimeoutError as error:
+        raise BadStates(str(error)) from None
+    finally:
+        lock_path(source).unlink(missing_ok=True)
 
 
 def drop(source: Path, timeout_s: float = LOCK_TIMEOUT_S) -> None:

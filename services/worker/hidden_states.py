@@ -1,43 +1,19 @@
-"""Hidden-state files: taken over from the verifier, checked before anything trains on them.
+"""Hidden-state files: checked, clipped and converted before anything trains on them.
 
 A file holds `hidden_states` ([S, n_aux + 1, H], the verifier's dtype; the last slot is the final layer before the final
 norm) and `token_ids` ([S]).
 """
 
 import os
-import shutil
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from services.worker.exchange import lock_path, wait_for_writer
+from services.worker.exchange import BadStates
 
 TORCH_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-
-
-class BadStates(Exception):
-    """A file of hidden states cannot be used; the message says why."""
-
-
-def take_states(source: Path, target: Path) -> None:
-    """Wait until the verifier has written `source`, then move it to `target`, whole.
-
-    Raises:
-        BadStates: it is not written in time, or is not there.
-    """
-    temporary = target.with_name(target.name + ".tmp")
-    try:
-        wait_for_writer(source)
-        shutil.move(source, temporary)  # a rename on one filesystem, else a copy
-        os.replace(temporary, target)
-    except FileNotFoundError:
-        raise BadStates(f"the verifier left no file {source.name}") from None
-    except TimeoutError as error:
-        raise BadStates(str(error)) from None
-    finally:
-        lock_path(source).unlink(missing_ok=True)
 
 
 def check_states(path: Path, token_ids: list[int], slots: int, hidden_size: int) -> str:

@@ -5,8 +5,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-from services.worker.exchange import drop
-from services.worker.hidden_states import BadStates, take_states
+from services.worker.exchange import BadStates, drop, take_states
 from services.worker.rows import Row, RowFolder
 from services.worker.verifier_client import Completion, RowRefused, VerifierClient, split_reasoning
 from shared.schemas.spec import DataSpec

@@ -14,8 +14,8 @@ from typing import Any
 from datasets import Dataset
 
 from services.worker.concurrency import for_each
-from services.worker.exchange import request_tag, sweep_attempt
-from services.worker.hidden_states import BadStates, check_states, rewrite_states, take_states
+from services.worker.exchange import BadStates, request_tag, sweep_attempt, take_states
+from services.worker.hidden_states import check_states, rewrite_states
 from services.worker.rows import Row, RowFolder, read_shards
 from services.worker.stage_context import StageContext
 from services.worker.verifier_client import RowRefused, VerifierClient

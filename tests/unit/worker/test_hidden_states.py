@@ -8,9 +8,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from services.worker import hidden_states
-from services.worker.exchange import drop, request_tag, sweep_attempt, sweep_dead_runs, wait_for_writer
-from services.worker.hidden_states import BadStates, check_states, rewrite_states, take_states
+from services.worker import exchange
+from services.worker.exchange import (
+    BadStates,
+    drop,
+    request_tag,
+    sweep_attempt,
+    sweep_dead_runs,
+    take_states,
+    wait_for_writer,
+)
+from services.worker.hidden_states import check_states, rewrite_states
 from shared.ids import new_id
 
 IDS = [5, 6, 7]
@@ -112,7 +120,7 @@ def test_a_file_that_never_comes_is_named_and_its_lock_removed(tmp_path, locked)
 
 def test_a_writer_that_hangs_is_not_waited_for_for_ever(tmp_path, monkeypatch):
     writer = SlowWriter(tmp_path / "states")
-    monkeypatch.setattr(hidden_states, "wait_for_writer", lambda source: wait_for_writer(source, 0.05))
+    monkeypatch.setattr(exchange, "wait_for_writer", lambda source: wait_for_writer(source, 0.05))
     with pytest.raises(BadStates, match=r"not written within 0\.05 s"):
         take_states(tmp_path / "states", tmp_path / "taken")
     writer.go.set()
