@@ -49,7 +49,7 @@ def write_verifier(folder: Path) -> Path:
     return folder
 
 
-def job_spec(verifier: Path, **changes: Any) -> JobSpec:
+def job_spec(verifier: Path, /, **changes: Any) -> JobSpec:
     """A small complete document; `changes` are merged into it."""
     base = merge(DOCUMENT, {"verifier": {"model": str(verifier)}})
     return JobSpec.model_validate(merge(base, changes))

@@ -11,8 +11,17 @@ from services.worker import verifier_client
 from services.worker.rows import read_shards
 from services.worker.stages import capture, generate, prepare, vocab
 from shared.errors import VerifierError
-from tests.support.stage_runs import CONTROL_TOKENS, HIDDEN, LAYERS, StageRunner, job_spec, prompts, read_jsonl
-from tests.support.stage_runs import write_rows, write_verifier
+from tests.support.stage_runs import (
+    CONTROL_TOKENS,
+    HIDDEN,
+    LAYERS,
+    StageRunner,
+    job_spec,
+    prompts,
+    read_jsonl,
+    write_rows,
+    write_verifier,
+)
 from tests.support.verifier_stub import Script, VerifierStub
 
 ROWS = 20

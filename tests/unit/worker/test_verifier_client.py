@@ -1,6 +1,7 @@
 """The verifier over HTTP: bounded attempts, waits that are honoured, refusals that are named, a breaker."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -130,10 +131,8 @@ def test_a_verifier_that_fails_request_after_request_is_taken_for_down(stub, mon
     async def ask_on(client):
         stub.gone = True
         for number in range(10):
-            try:
+            with contextlib.suppress(RowRefused):
                 await client.chat(QUESTION, SamplingSpec(), request_id=str(number))
-            except RowRefused as refusal:
-                assert refusal.reason == "verifier_failed"
 
     with pytest.raises(VerifierError, match="3 requests in a row"):
         with_client(stub, ask_on)

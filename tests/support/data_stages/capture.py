@@ -1,0 +1,5 @@
+"""capture, the real one."""
+
+from services.worker.stages.capture import run
+
+__all__ = ["run"]

@@ -1,0 +1,5 @@
+"""prepare, the real one."""
+
+from services.worker.stages.prepare import run
+
+__all__ = ["run"]

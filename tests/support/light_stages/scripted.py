@@ -1,0 +1,78 @@
+"""The stages without models, for tests of the control plane.
+
+A job's `metadata` says, by stage, what happens beside leaving the files that later stages read: see `follow`.
+Metadata is in no stage key, so equal jobs stay equal.
+"""
+
+import errno
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from services.worker.stage_context import StageContext
+from shared.errors import UserError
+
+CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)"
+EVALUATION = {
+    "mode": "vllm",
+    "num_speculative_tokens": 3,
+    "temperature": 0.0,
+    "suites": {"heldout": {"trained": {"acceptance_length": 2.5, "per_position": [0.8, 0.5, 0.2], "mode": "vllm"}}},
+    "gate": {"result": "none", "failures": [], "mode": "vllm"},
+}
+META = {"num_train": 8, "num_val": 2, "supervised_train_tokens": 80, "layer_ids": [1, 2, 3, 4], "dtype": "float32"}
+VOCABULARY = {"draft_vocab_size": 128, "target_vocab_size": 512, "coverage_val": 1.0}
+FILES: dict[str, dict[str, str]] = {
+    "prepare": {"conversations.jsonl": "{}\n"},
+    "generate": {"rows_0-1/rows.jsonl": "{}\n"},
+    "capture": {"dataset/meta.json": json.dumps(META)},
+    "vocab": {"report.json": json.dumps(VOCABULARY)},
+    "train": {
+        "draft/config.json": "{}",
+        "draft/model.safetensors": "weights",
+        "train_config.json": json.dumps({"steps": 3}),
+    },
+    "evaluate": {"report.json": json.dumps(EVALUATION)},
+}
+
+
+def run(ctx: StageContext) -> dict[str, Any]:
+    """Do what the job's metadata says, then leave the stage's files."""
+    ctx.report.progress(0, 2, "steps")
+    follow(ctx, ctx.spec.metadata.get(ctx.stage, ""))
+    for name, content in FILES[ctx.stage].items():
+        path = ctx.out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    ctx.report.progress(2, 2, "steps")
+    return {"stage": ctx.stage}
+
+
+def follow(ctx: StageContext, words: str) -> None:
+    """Do one thing: `hold FILE` (until it exists), `family FILE` (the same, with a stubborn child in its own session),
+    `refuse` (a user's error), `full` (no space left)."""
+    verb, _, argument = words.partition(" ")
+    match verb:
+        case "hold":
+            hold(ctx, Path(argument))
+        case "family":
+            subprocess.Popen([sys.executable, "-S", "-c", CHILD], start_new_session=True)
+            hold(ctx, Path(argument))
+        case "refuse":
+            (ctx.out / "half-made").write_text("x")
+            raise UserError("this cannot work", where="line 3", hint="give another")
+        case "full":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def hold(ctx: StageContext, file: Path) -> None:
+    """Say that the stage is here (`FILE.reached.TOKEN`), leave half a result, and wait for the file."""
+    (ctx.out / "half-made").write_text("x")
+    file.with_name(f"{file.name}.reached.{ctx.token}").touch()
+    while not file.exists():
+        ctx.report.progress(1, 2, "steps")
+        time.sleep(0.05)
+    (ctx.out / "half-made").unlink()
