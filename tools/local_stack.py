@@ -102,35 +102,30 @@ class Stack:
         return service
 
 
-def start(folder: Path, gateway_port: int | None = None, verifier_port: int | None = None) -> Stack:
+def start(
+    folder: Path, gateway_port: int | None = None, verifier_port: int | None = None, *, verifier: bool = True
+) -> Stack:
     """Start Redis and the gateway (awaited), then verifier and worker (not awaited: see `wait_for_verifier`).
 
     Args:
         folder: for state, logs, store and exchange; made if need be.
         gateway_port, verifier_port: absent: free ones.
+        verifier: leave it out for jobs that have the worker start their own.
 
     Raises:
         StackError: a port is in use, or a service ended; what was started is stopped again.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    ports = [usable_port("gateway", gateway_port, "EYRIE_GATEWAY_PORT")]
-    ports.append(usable_port("verifier", verifier_port, "EYRIE_VERIFIER_PORT"))
-    stack = Stack(str(folder), f"http://127.0.0.1:{ports[0]}", f"http://127.0.0.1:{ports[1]}", "")
+    port = usable_port("gateway", gateway_port, "EYRIE_GATEWAY_PORT")
+    stack = Stack(str(folder), f"http://127.0.0.1:{port}", "", "")
+    if verifier:
+        stack.verifier_url = f"http://127.0.0.1:{usable_port('verifier', verifier_port, 'EYRIE_VERIFIER_PORT')}"
     try:
         _start_redis(stack, folder)
         gateway = stack.launch("gateway", "services.gateway", stack.environment())
         (folder / "exchange").mkdir(exist_ok=True)
-        settings = VerifierSettings.model_validate(
-            {
-                "model": str(TINY_VERIFIER),
-                "served_model_name": TINY_VERIFIER.name,
-                "port": ports[1],
-                "device": "cpu",
-                "mode": VerifierMode.CAPTURE,
-                "shared_folder": folder / "exchange",
-            }
-        )
-        stack.launch("verifier", "services.verifier", {**os.environ, **settings.to_environ()})
+        if verifier:
+            stack.launch("verifier", "services.verifier", {**os.environ, **_verifier_environment(stack)})
         stack.launch("worker", "services.worker", stack.environment())
         _wait_for(stack, gateway, f"{stack.gateway_url}/readyz")
     except BaseException:
@@ -184,6 +179,20 @@ def _start_redis(stack: Stack, folder: Path) -> None:
         raise StackError(str(error)) from None
     stack.redis_url = handle.url
     stack.add("redis", handle.pid, folder / "redis" / "redis.log")
+
+
+def _verifier_environment(stack: Stack) -> dict[str, str]:
+    settings = VerifierSettings.model_validate(
+        {
+            "model": str(TINY_VERIFIER),
+            "served_model_name": TINY_VERIFIER.name,
+            "port": int(stack.verifier_url.rsplit(":", 1)[-1]),
+            "device": "cpu",
+            "mode": VerifierMode.CAPTURE,
+            "shared_folder": Path(stack.folder) / "exchange",
+        }
+    )
+    return settings.to_environ()
 
 
 def _wait_for(stack: Stack, service: Service, url: str, waiting: Callable[[float], None] = lambda _: None) -> None:

@@ -66,7 +66,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
                 "data": {"dataset": dataset["id"]},
                 "verifier": {"endpoint": recording.url},
             }
-            job = _finished(client, client.create_job(document)["id"])
+            job = finished(client, client.create_job(document)["id"])
             if job["status"] != "succeeded":
                 raise AssertionError(f"{job['error']}\n{client.get_logs(job['id'], tail=60)}")
             draft = folder / "downloaded"
@@ -79,7 +79,8 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _finished(client: EyrieClient, job_id: str) -> dict[str, Any]:
+def finished(client: EyrieClient, job_id: str) -> dict[str, Any]:
+    """Wait until a job has ended, and return it."""
     deadline = time.monotonic() + JOB_TIMEOUT_S
     while time.monotonic() < deadline:
         job = client.get_job(job_id)
