@@ -36,15 +36,7 @@ def prepare_run(ctx: StageContext) -> RunConfig:
     draft = _draft_with_real_vocabulary(ctx)
     device: Literal["cpu", "cuda"] = "cuda" if ctx.gpus else "cpu"
     attention, why = choose_attention(spec.train.attention, device)
-    dtype = spec.train.dtype
-    if dtype == "auto":
-        dtype = "bfloat16" if device == "cuda" else "float32"
-    if meta["hidden_size"] != text["hidden_size"]:
-        raise UserError(
-            f"the rows' states have size {meta['hidden_size']}, the verifier's {text['hidden_size']}",
-            where="/verifier/model",
-            hint="capture the states from the verifier that the job names",
-        )
+    _check_hidden_size(meta, text)
     config = RunConfig(
         dataset=dataset,
         verifier=verifier,
@@ -59,7 +51,7 @@ def prepare_run(ctx: StageContext) -> RunConfig:
         device=device,
         attention=attention,
         attention_why=why,
-        dtype=dtype,
+        dtype=_compute_dtype(spec.train.dtype, device),
         train=spec.train,
         draft=draft,
         integrations=list(spec.integrations),
@@ -70,6 +62,21 @@ def prepare_run(ctx: StageContext) -> RunConfig:
     _write(config)
     _warn_of_long_rows(ctx, dataset)
     return config
+
+
+def _compute_dtype(asked: str, device: str) -> Any:
+    if asked == "auto":
+        return "bfloat16" if device == "cuda" else "float32"
+    return asked
+
+
+def _check_hidden_size(meta: dict[str, Any], text: dict[str, Any]) -> None:
+    if meta["hidden_size"] != text["hidden_size"]:
+        raise UserError(
+            f"the rows' states have size {meta['hidden_size']}, the verifier's {text['hidden_size']}",
+            where="/verifier/model",
+            hint="capture the states from the verifier that the job names",
+        )
 
 
 def published_name(model: str) -> str:
