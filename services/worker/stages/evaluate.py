@@ -184,6 +184,7 @@ def _offline(ctx: StageContext, folder: Path) -> dict[str, Any]:
         Path(ctx.spec.verifier.model),
         ctx.inputs["capture"] / "dataset",
         ctx.spec.evaluate.num_speculative_tokens,
+        device="cuda" if ctx.gpus else "cpu",
     )
 
 
