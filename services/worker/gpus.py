@@ -46,6 +46,8 @@ def leased_gpus(control: RunControl, available: list[str], count: int, where: st
         )
     chosen = _take(control, available, count)
     try:
+        if chosen:
+            control.end_strays()  # a lease may have lapsed before the processes that use its GPU were gone
         yield chosen
     finally:
         control.release([_key(gpu) for gpu in chosen])

@@ -16,11 +16,12 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import RedisError
 from rq import Worker
-from rq.job import Job
+from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 
 from services.worker.pipeline import JobRun
 from services.worker.run_control import RunControl
+from services.worker.supervision import STORE_VARIABLE
 from shared.artifact_store import LocalArtifactStore
 from shared.ids import new_id
 from shared.job_store import JobNotFound, JobStore
@@ -46,7 +47,7 @@ class Message(Job):
             raise PermissionError(f"this worker runs {ENTRY_POINT} only, not {self.func_name}")
         return super().perform()
 
-    def send_webhooks(self, *_: Any) -> None:
+    def send_webhooks(self, status: str | JobStatus, *, exc_string: str | None = None) -> None:
         """Send none."""
 
 
@@ -68,6 +69,7 @@ def run_job(job_id: str) -> None:
         stopping.set()
 
     signal.signal(signal.SIGTERM, stop)
+    os.environ[STORE_VARIABLE] = str(settings.store_root.absolute())
     redis = Redis.from_url(settings.redis_url, decode_responses=True, socket_timeout=REDIS_TIMEOUT_S)
     jobs = JobStore(redis, LocalArtifactStore(settings.store_root))
     control = RunControl(jobs, job_id, new_id("run"), settings.run_lease_s, stopping)

@@ -56,6 +56,7 @@ class JobRun:
         try:
             record = self._begin()
             if record is not None:
+                self.control.end_strays()
                 self._run_stages(record)
                 self._succeed()
         except (CancelRequested, PauseRequested):

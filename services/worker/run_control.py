@@ -6,11 +6,14 @@ import time
 
 from redis.exceptions import RedisError
 
+from services.worker.supervision import end_tree, run_tokens
 from shared.job_store import Fenced, JobNotFound, JobStore
 from shared.schemas.job import JobStatus
 
 log = logging.getLogger(__name__)
 CHECK_INTERVAL_S = 0.5
+RENEWAL_GRACE_S = 5.0
+STRAY_GRACE_S = 5.0
 
 
 class Interrupted(Exception):
@@ -91,6 +94,27 @@ class RunControl:
             self.jobs.release_keys(keys, self.token)
         except RedisError as error:
             log.warning("job %s: Redis does not answer, the lease on %s lapses: %s", self.job_id, keys, error)
+
+    def end_strays(self) -> None:
+        """End what is left on this machine of runs whose worker was killed: their leases lapse, their processes stay.
+
+        A run whose lease lapsed while Redis was away takes it up again within `RENEWAL_GRACE_S`, and is left alone.
+
+        Raises:
+            Interrupted, Fenced: while waiting for that.
+        """
+        try:
+            if self._strays():
+                self.wait(RENEWAL_GRACE_S)
+                for token in self._strays():
+                    log.warning("ending processes of the run %s, whose worker is gone", token)
+                    end_tree(token, None, STRAY_GRACE_S)
+        except RedisError as error:
+            log.warning("job %s: Redis does not answer, no strays were looked for: %s", self.job_id, error)
+
+    def _strays(self) -> set[str]:
+        others = run_tokens(self.jobs.artifacts.root) - {self.token}
+        return others - {self.jobs.run_token(job_id) for job_id in self.jobs.active_ids()} if others else set()
 
     def _check_record(self) -> None:
         try:

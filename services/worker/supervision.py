@@ -10,10 +10,12 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import psutil
 
 RUN_TOKEN_VARIABLE = "EYRIE_RUN_TOKEN"
+STORE_VARIABLE = "EYRIE_STORE_ROOT"
 SECRET_VARIABLES = ("EYRIE_REDIS_URL", "REDIS_URL")
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 POLL_S = 0.05
@@ -52,6 +54,18 @@ def marked_processes(token: str) -> list[psutil.Process]:
             ):
                 found.append(process)
     return found
+
+
+def run_tokens(store_root: Path) -> set[str]:
+    """Tokens of all runs on a store that have live processes on this machine."""
+    tokens = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            environment = process.environ()
+            mark = environment.get(RUN_TOKEN_VARIABLE)
+            if mark and environment.get(STORE_VARIABLE) == str(store_root):
+                tokens.add(mark.split(".")[0])
+    return tokens
 
 
 def end_tree(token: str, leader: int | None, grace_s: float) -> None:

@@ -11,7 +11,7 @@ from shared.errors import StatusReason
 from shared.schemas.job import JobStatus, Stage, StageStatus
 from tests.support.stage_runs import prompts, read_jsonl
 from tests.support.wait import wait_until
-from tests.support.worker_site import DATA, GENERATE, assert_whole
+from tests.support.worker_site import DATA, GENERATE, LIGHT, assert_whole
 from tools.embedded_redis import start_redis
 
 ROWS = 12
@@ -96,6 +96,24 @@ def test_after_a_kill_another_worker_goes_on_from_the_rows_that_were_made(site):
     assert asked(site).total() <= ROWS + 1
     assert site.processes() == []
     assert site.half_made() == []
+
+
+def test_children_that_outlive_a_killed_worker_are_ended_by_the_next_run(site):
+    go_on = site.folder / "go-on"
+    first = site.start_worker(LIGHT)
+    job_id = site.submit(metadata={"train": f"family {go_on}"})
+    wait_until(lambda: list(site.folder.glob("go-on.reached.*")), 60, what="training holds")
+    child = wait_until(lambda: [p for p in site.processes() if "-S" in p.cmdline()], what="its child runs")[0]
+    stages = [process for process in site.processes() if process.pid != child.pid]
+    for process in [*psutil.Process(first.pid).children(recursive=False), *stages, psutil.Process(first.pid)]:
+        os.kill(process.pid, signal.SIGKILL)
+    first.wait(30)
+    site.replace_lost_attempt(job_id)
+    assert child.is_running()
+    go_on.touch()
+    site.start_worker(LIGHT)
+    site.wait_for(job_id, JobStatus.SUCCEEDED)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_verifier_that_goes_away_fails_the_job_and_an_equal_job_takes_the_rows_over(site):
