@@ -11,6 +11,7 @@ Keys (all below `eyrie:`):
 """
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
@@ -19,12 +20,13 @@ from redis.exceptions import WatchError
 
 from shared import leases
 from shared.artifact_store import LocalArtifactStore
-from shared.errors import InternalError
+from shared.errors import ArtifactStoreError, InternalError
 from shared.ids import new_id
 from shared.schemas.job import JobRecord, JobStatus, Progress, now
 from shared.schemas.spec import JobSpec
 from shared.state_machine import TERMINAL, check_transition
 
+log = logging.getLogger(__name__)
 EVENTS_KEPT = 20_000
 MAX_CONFLICTS = 64
 PREFIX = "eyrie:"
@@ -230,7 +232,13 @@ class JobStore:
             record.token = None
 
     def _keep_terminal(self, record: JobRecord) -> bool:
-        return self.artifacts.create(_terminal_key(record.id), record.model_dump_json().encode())
+        """Add a terminal record to the artifact store. A job must end there too when the store is full or away: then
+        Redis alone knows of it."""
+        try:
+            return self.artifacts.create(_terminal_key(record.id), record.model_dump_json().encode())
+        except ArtifactStoreError as error:
+            log.warning("job %s: its end was not kept in the artifact store: %s", record.id, error)
+            return True
 
     def _key(self, job_id: str) -> str:
         return f"{PREFIX}job:{job_id}"

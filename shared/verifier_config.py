@@ -44,6 +44,17 @@ def find_model_folder(model: str, revision: str | None = None) -> Path | None:
     return folder if (folder / "config.json").is_file() else None
 
 
+def public_model_name(model: str) -> str:
+    """What others call a model: its hub id, also where `model` is its folder in the Hugging Face cache; else the name
+    of its folder. Never a path of this machine."""
+    if not model.startswith(("/", "./", "../", "~")):
+        return model
+    for part in reversed(Path(model).parts):
+        if part.startswith("models--"):
+            return part.removeprefix("models--").replace("--", "/")
+    return Path(model).expanduser().resolve().name
+
+
 def read_verifier_config(folder: Path) -> VerifierConfig:
     """Read `config.json`, nested (`text_config`) or flat.
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from services.worker.stage_context import StageContext
-from services.worker.verifier_session import served_model_name
 from shared.artifact_store import link_or_copy
 from shared.errors import InternalError
+from shared.verifier_config import public_model_name
 
 
 def run(ctx: StageContext) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def run(ctx: StageContext) -> dict[str, Any]:
     link_or_copy(ctx.inputs["evaluate"] / "report.json", ctx.out / "evaluation.json")
     link_or_copy(ctx.inputs["train"] / "train_config.json", ctx.out / "train_config.json")
     summary = {
-        "verifier": served_model_name(ctx.spec),
+        "verifier": public_model_name(ctx.spec.verifier.model),
         "algorithm": ctx.spec.draft.algorithm,
         "evaluation": evaluation,
         "gate": evaluation["gate"]["result"],

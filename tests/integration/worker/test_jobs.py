@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.errors import StatusReason
+from shared.errors import ArtifactStoreError, StatusReason
 from shared.job_store import JobNotFound
 from shared.schemas.job import JobStatus, Stage, StageStatus
 from shared.schemas.registry import DraftRecord
@@ -144,3 +144,14 @@ def test_a_message_can_run_nothing_but_a_job(site, extra):
     assert not file.exists()
     with pytest.raises(JobNotFound):
         site.jobs.get("job_that_is_not_there")
+
+
+def test_a_job_ends_although_the_store_is_full(site, monkeypatch):
+    def full(*_):
+        raise ArtifactStoreError("the artifact store cannot be used: No space left on device")
+
+    job_id = site.submit()
+    monkeypatch.setattr(site.store, "create", full)
+    site.stop_job(job_id, JobStatus.CANCELLED)
+    assert site.jobs.get(job_id).status == JobStatus.CANCELLED
+    assert job_id not in site.jobs.active_ids()
