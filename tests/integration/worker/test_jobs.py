@@ -1,6 +1,7 @@
 """Jobs on real workers: from the record to a draft, computed once, stopped when asked, and never half made."""
 
 import pytest
+from rq import Callback
 
 from shared.errors import ArtifactStoreError, StatusReason
 from shared.job_store import JobNotFound
@@ -135,7 +136,7 @@ def test_a_message_can_run_nothing_but_a_job(site, extra):
             "services.worker.main.run_job",
             args=("job_that_is_not_there",),
             job_id="foreign",
-            on_success="tests.support.foreign_callback.touch",
+            on_success=Callback("tests.support.foreign_callback.touch"),
         )
         message.meta["file"] = str(file)
         site.queue.queue.enqueue_job(message)
