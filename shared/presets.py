@@ -60,7 +60,7 @@ TINY: dict[str, Any] = {
         "epochs": 8,
         "lr": 2e-3,
         "scheduler": "cosine",
-        "pack_length": 1024,
+        "pack_length": 512,
         "ttt_steps": 3,
         "num_workers": 0,
         "gpus": 0,

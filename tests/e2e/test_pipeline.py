@@ -5,6 +5,7 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -40,8 +41,8 @@ NO_NETWORK = {
 
 
 def test_stored_ids_are_those_that_the_verifier_returned(pipeline: Pipeline) -> None:
-    said = {name.split("-", 2)[2]: answer for name, answer in pipeline.recording.answers.items()}
     rows = pipeline.generated()
+    said = {row["id"]: _said(pipeline, row["id"]) for row in rows}
     assert len(rows) == pipeline.job["stages"][1]["summary"]["rows"]
     for row in rows:
         assert row["prompt_ids"] == said[row["id"]]["prompt_token_ids"]
@@ -155,6 +156,12 @@ def test_the_published_config_names_no_path_of_this_machine(pipeline: Pipeline) 
         text = (pipeline.draft / name).read_text(encoding="utf-8")
         assert str(TINY_VERIFIER.parent) not in text
         assert str(pipeline.store.root) not in text
+
+
+def _said(pipeline: Pipeline, row_id: str) -> dict[str, Any]:
+    answers = [answer for name, answer in pipeline.recording.answers.items() if name.endswith(f"-{row_id}")]
+    assert len(answers) == 1, f"row {row_id} was asked for {len(answers)} times"
+    return answers[0]
 
 
 async def _ask(url: str) -> dict[str, float]:

@@ -17,7 +17,7 @@ from services.worker.training.run_config import (
 )
 from shared.draft_shape import DEFAULT_NORM_EPS, draft_shape
 from shared.errors import InternalError, UserError
-from shared.verifier_config import find_model_folder
+from shared.verifier_config import find_model_folder, public_model_name
 
 
 def prepare_run(ctx: StageContext) -> RunConfig:
@@ -40,7 +40,7 @@ def prepare_run(ctx: StageContext) -> RunConfig:
     config = RunConfig(
         dataset=dataset,
         verifier=verifier,
-        verifier_name=published_name(spec.verifier.model),
+        verifier_name=public_model_name(spec.verifier.model),
         vocab=ctx.inputs["vocab"],
         shape=draft_shape(draft, text),
         layer_ids=meta["layer_ids"][:-1],
@@ -77,13 +77,6 @@ def _check_hidden_size(meta: dict[str, Any], text: dict[str, Any]) -> None:
             where="/verifier/model",
             hint="capture the states from the verifier that the job names",
         )
-
-
-def published_name(model: str) -> str:
-    """What the published config calls the verifier: its hub id, or the folder's own name without the path."""
-    if model.startswith(("/", ".", "~")):
-        return Path(model).expanduser().resolve().name
-    return model
 
 
 def _verifier_folder(ctx: StageContext) -> Path:
