@@ -9,9 +9,10 @@ from services.worker.stage_context import StageContext
 from services.worker.training.attention import choose_attention
 from services.worker.training.launch import command, environment, failure
 from services.worker.training.library_config import library_config, split_ratio
-from services.worker.training.prepare_run import prepare_run, published_name
+from services.worker.training.prepare_run import prepare_run
 from services.worker.training.step_plan import StepPlan, plan_steps
 from shared.errors import DivergedError, InternalError, StatusReason, UserError
+from shared.verifier_config import public_model_name
 
 
 @pytest.mark.parametrize(
@@ -94,8 +95,8 @@ def test_rows_longer_than_a_pack_are_reported(context: Callable[..., StageContex
 
 
 def test_the_published_name_of_the_verifier_is_never_a_path() -> None:
-    assert published_name("moonshotai/Kimi-K2.5") == "moonshotai/Kimi-K2.5"
-    assert published_name("/models/tiny-verifier/") == "tiny-verifier"
+    assert public_model_name("moonshotai/Kimi-K2.5") == "moonshotai/Kimi-K2.5"
+    assert public_model_name("/models/tiny-verifier/") == "tiny-verifier"
 
 
 def test_steps_are_counted_for_each_epoch_and_end_at_max_steps() -> None:
