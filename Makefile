@@ -40,10 +40,10 @@ down-local: install ## Stop what up-local started
 	@$(RUN) -m tools.local_stack down
 
 ##@ Check
-.PHONY: test test-unit test-integration test-e2e test-chaos lint format
+.PHONY: test test-unit test-integration test-e2e test-slow lint format
 
-test: install ## Run the tests but the slow and the chaos ones (PYTEST_ARGS=... for more)
-	@$(RUN) -m pytest -m "not slow and not chaos" $(PYTEST_ARGS)
+test: install ## Run the tests but the slow ones (PYTEST_ARGS=... for more)
+	@$(RUN) -m pytest -m "not slow" $(PYTEST_ARGS)
 
 test-unit: install ## Run the unit tests
 	@$(RUN) -m pytest tests/unit $(PYTEST_ARGS)
@@ -51,11 +51,11 @@ test-unit: install ## Run the unit tests
 test-integration: install ## Run the tests on a real Redis with real RQ workers
 	@$(RUN) -m pytest tests/integration $(PYTEST_ARGS)
 
-test-e2e: install ## Run the tests on real vLLM and speculators, slow ones included
+test-e2e: install ## Run the tests on real vLLM and speculators
 	@$(RUN) -m pytest tests/e2e $(PYTEST_ARGS)
 
-test-chaos: install ## Kill, freeze and empty parts of a running system
-	@$(RUN) -m pytest tests/chaos $(PYTEST_ARGS)
+test-slow: install ## Run what `make test` leaves out: whole trainings, killed and resumed
+	@$(RUN) -m pytest -m slow $(PYTEST_ARGS)
 
 lint: install ## Check style and types
 	@$(VENV)/ruff check .

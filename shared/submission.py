@@ -16,7 +16,7 @@ from shared.draft_shape import draft_shape
 from shared.errors import UserError
 from shared.ids import is_id
 from shared.schemas.spec import JobSpec
-from shared.verifier_config import VerifierConfig, find_model_folder, read_verifier_config
+from shared.verifier_config import VerifierConfig, capture_layer_ids, find_model_folder, read_verifier_config
 
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
 REVISION = re.compile(r"^[A-Za-z0-9][\w./-]*$")
@@ -158,9 +158,11 @@ def _shape_errors(spec: JobSpec, config: VerifierConfig) -> Iterator[FieldError]
         if layer > last:
             yield FieldError(
                 f"/capture/layer_ids/{place}",
-                f"layer {layer} is not in 0..{last}; the final layer is always kept beside these",
+                f"layer {layer} is not in 1..{last}; the final layer is always kept beside these",
             )
     try:
+        if spec.capture.layer_ids is None:
+            capture_layer_ids(None, config.num_hidden_layers)
         draft_shape(spec.draft, config.raw)
     except UserError as error:
         yield FieldError(error.where if error.where.startswith("/") else "/draft", _text(error))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-MARKED_FOLDERS = ("integration", "e2e", "chaos")
+MARKED_FOLDERS = ("integration", "e2e")
 
 # Before any library reads them. Tests run on what they make themselves.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
