@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from redis.exceptions import RedisError
 
-from services.worker.exchange import sweep_dead_runs
+from services.worker.data.exchange import sweep_dead_runs
 from services.worker.gpus import local_gpus
 from services.worker.run_control import CancelRequested, PauseRequested, RunControl, WorkerStopping
 from services.worker.stage_attempt import StageAttempt, StageFailed

@@ -32,6 +32,7 @@ MIN_CONTROL_DISTANCE = 0.4
 MAX_STATE_ERROR = 1e-3
 MAX_FORETELLING_ERROR = 0.1
 COMPARED_ROWS = 12
+ASKED_PROMPTS = 8
 # Nothing listens there: whatever would go to a hub fails at once.
 NO_NETWORK = {
     "HTTP_PROXY": "http://127.0.0.1:9",
@@ -146,7 +147,7 @@ def test_the_published_folder_loads_in_vllm_elsewhere_without_network(pipeline: 
     )
     log = tmp_path / "vllm.log"
     with running_verifier(settings, mark="test-elsewhere", log_path=log, timeout_s=300, environment=NO_NETWORK) as url:
-        figures = asyncio.run(_ask(url))
+        figures = asyncio.run(_ask(url, _held_out(pipeline)))
     assert figures["drafts"] > 0
     assert figures["acceptance_length"] >= MIN_GAIN
 
@@ -164,17 +165,16 @@ def _said(pipeline: Pipeline, row_id: str) -> dict[str, Any]:
     return answers[0]
 
 
-async def _ask(url: str) -> dict[str, float]:
-    prompts = ["Leo puts 4 cups in each jar and has 6 of them. How many cups is that?", "What is 17 plus 25?"]
+def _held_out(pipeline: Pipeline) -> list[list[dict[str, str]]]:
+    lines = (pipeline.out(Stage.PREPARE) / "conversations.jsonl").read_text(encoding="utf-8").splitlines()
+    return [row["messages"] for row in map(json.loads, lines) if row["split"] == "val"][:ASKED_PROMPTS]
+
+
+async def _ask(url: str, conversations: list[list[dict[str, str]]]) -> dict[str, float]:
     async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as http:
         model = (await http.get("/v1/models")).json()["data"][0]["id"]
         before = await settled_counters(http)
-        for prompt in prompts:
-            body = {
-                "model": model,
-                "messages": [{"role": "user", "content": prompt}],
-                "temperature": 0,
-                "max_tokens": 96,
-            }
+        for messages in conversations:
+            body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": 160}
             (await http.post("/v1/chat/completions", json=body)).raise_for_status()
         return acceptance(before, await settled_counters(http), 3)

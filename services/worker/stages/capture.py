@@ -13,12 +13,12 @@ from typing import Any
 
 from datasets import Dataset
 
-from services.worker.concurrency import for_each
-from services.worker.exchange import BadStates, request_tag, sweep_attempt, take_states
-from services.worker.hidden_states import check_states, rewrite_states
-from services.worker.rows import Row, RowFolder, read_shards
+from services.worker.data.concurrency import for_each
+from services.worker.data.exchange import BadStates, request_tag, sweep_attempt, take_states
+from services.worker.data.hidden_states import check_states, rewrite_states
+from services.worker.data.rows import Row, RowFolder, read_shards
+from services.worker.data.verifier_client import RowRefused, VerifierClient
 from services.worker.stage_context import StageContext
-from services.worker.verifier_client import RowRefused, VerifierClient
 from shared.artifact_store import link_or_copy
 from shared.errors import UserError, VerifierError
 from shared.verifier_config import capture_layer_ids, read_verifier_config

@@ -13,16 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from services.worker.concurrency import for_each
-from services.worker.conversations import RowRejected, parse_row, read_lines
+from services.worker.data.concurrency import for_each
+from services.worker.data.conversations import RowRejected, parse_row, read_lines
+from services.worker.data.exchange import request_tag
+from services.worker.data.rows import read_jsonl
+from services.worker.data.turns import speaking_turns
+from services.worker.data.verifier_client import RowRefused, VerifierClient
 from services.worker.evaluation.acceptance import acceptance, evaluation_sampling, settled_counters
 from services.worker.evaluation.offline import estimate_acceptance
-from services.worker.exchange import request_tag
-from services.worker.rows import read_jsonl
 from services.worker.stage_context import StageContext
 from services.worker.supervision import RUN_TOKEN_VARIABLE
-from services.worker.turns import speaking_turns
-from services.worker.verifier_client import RowRefused, VerifierClient
 from services.worker.verifier_process import running_verifier
 from services.worker.verifier_session import served_model_name, verifier_fields
 from shared.errors import UserError, VerifierError

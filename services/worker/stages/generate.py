@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from services.worker.concurrency import for_each
-from services.worker.exchange import request_tag, sweep_attempt
-from services.worker.rows import Row, RowFolder, read_jsonl
+from services.worker.data.concurrency import for_each
+from services.worker.data.exchange import request_tag, sweep_attempt
+from services.worker.data.rows import Row, RowFolder, read_jsonl
+from services.worker.data.turns import TurnWriter
+from services.worker.data.verifier_client import RowRefused, VerifierClient
 from services.worker.stage_context import StageContext
-from services.worker.turns import TurnWriter
-from services.worker.verifier_client import RowRefused, VerifierClient
 from shared.artifact_store import file_sha256, link_or_copy
 from shared.errors import UserError, VerifierError
 

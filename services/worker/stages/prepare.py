@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from services.worker.control_tokens import added_tokens
-from services.worker.conversations import (
+from services.worker.data.control_tokens import added_tokens
+from services.worker.data.conversations import (
     Conversation,
     RowRejected,
     check_control_tokens,

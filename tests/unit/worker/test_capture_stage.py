@@ -7,8 +7,8 @@ import pytest
 from datasets import load_from_disk
 from safetensors.numpy import load_file
 
-from services.worker import verifier_client
-from services.worker.rows import read_shards
+from services.worker.data import verifier_client
+from services.worker.data.rows import read_shards
 from services.worker.stages import capture, generate, prepare, vocab
 from shared.errors import VerifierError
 from tests.support.stage_runs import (

@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
-from services.worker import verifier_client
-from services.worker.rows import RowFolder, read_shards
+from services.worker.data import verifier_client
+from services.worker.data.rows import RowFolder, read_shards
 from services.worker.stages import generate, prepare
 from shared.errors import UserError, VerifierError
 from tests.support.stage_runs import StageRunner, job_spec, prompts, read_jsonl, write_rows, write_verifier

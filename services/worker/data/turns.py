@@ -5,9 +5,9 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-from services.worker.exchange import BadStates, drop, take_states
-from services.worker.rows import Row, RowFolder
-from services.worker.verifier_client import Completion, RowRefused, VerifierClient, split_reasoning
+from services.worker.data.exchange import BadStates, drop, take_states
+from services.worker.data.rows import Row, RowFolder
+from services.worker.data.verifier_client import Completion, RowRefused, VerifierClient, split_reasoning
 from shared.schemas.spec import DataSpec
 
 SEED_BITS = 31

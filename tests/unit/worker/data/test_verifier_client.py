@@ -5,8 +5,8 @@ import contextlib
 
 import pytest
 
-from services.worker import verifier_client
-from services.worker.verifier_client import RowRefused, VerifierClient
+from services.worker.data import verifier_client
+from services.worker.data.verifier_client import RowRefused, VerifierClient
 from shared.errors import UserError, VerifierError
 from shared.schemas.spec import SamplingSpec
 from tests.support.verifier_stub import END, END_THINK, Script, VerifierStub, render, words
@@ -79,9 +79,9 @@ def test_a_dropped_connection_is_tried_again(stub):
 
 
 def test_an_answer_that_takes_too_long_is_asked_for_again(stub):
-    stub.plan("prompt 1", Script(delay_s=1.0))
-    assert ask(stub, timeout_s=0.2).content == "the answer to 1"
-    assert len(stub.chats()) == 2
+    stub.plan("prompt 1", Script(delay_s=3.0))
+    assert ask(stub, timeout_s=1.0).content == "the answer to 1"
+    assert len(stub.chats()) >= 2
 
 
 def test_retry_after_is_honoured(stub):

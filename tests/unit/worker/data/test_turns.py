@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.worker.rows import Row, RowFolder
-from services.worker.turns import row_seed, speaking_turns
-from services.worker.verifier_client import split_reasoning
+from services.worker.data.rows import Row, RowFolder
+from services.worker.data.turns import row_seed, speaking_turns
+from services.worker.data.verifier_client import split_reasoning
 
 
 def turn(role, content="x", **more):

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from services.worker import exchange
-from services.worker.exchange import (
+from services.worker.data import exchange
+from services.worker.data.exchange import (
     BadStates,
     drop,
     request_tag,
@@ -18,7 +18,7 @@ from services.worker.exchange import (
     take_states,
     wait_for_writer,
 )
-from services.worker.hidden_states import check_states, rewrite_states
+from services.worker.data.hidden_states import check_states, rewrite_states
 from shared.ids import new_id
 
 IDS = [5, 6, 7]
