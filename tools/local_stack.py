@@ -7,14 +7,17 @@ State, logs and data lie in `var/local`. `REDIS_URL` makes it use a Redis that r
 """
 
 import argparse
+import errno
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -149,19 +152,30 @@ def wait_for_verifier(stack: Stack, waiting: Callable[[float], None] = lambda _:
 
 
 def stop(stack: Stack) -> None:
-    """End every process of the stack, the last one started first; harmless when they are gone."""
-    for service in reversed(stack.services):
-        _end(service)
-    (Path(stack.folder) / "stack.json").unlink(missing_ok=True)
+    """End every process of the stack, the last one started first; harmless when they are gone.
+
+    Ctrl-C and SIGTERM are deaf meanwhile: a second one would leave the rest running.
+    """
+    with _uninterrupted():
+        for service in reversed(stack.services):
+            _end(service)
+        (Path(stack.folder) / "stack.json").unlink(missing_ok=True)
 
 
 def load(folder: Path) -> Stack | None:
-    """The stack that was started in `folder`, if any."""
+    """The stack that was started in `folder`, if any.
+
+    Raises:
+        StackError: `stack.json` cannot be read.
+    """
+    path = folder / "stack.json"
     try:
-        state = json.loads((folder / "stack.json").read_text())
+        state = json.loads(path.read_text())
+        return Stack(**{**state, "services": [Service(**service) for service in state["services"]]})
     except FileNotFoundError:
         return None
-    return Stack(**{**state, "services": [Service(**service) for service in state["services"]]})
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise StackError(f"{path}, which says what runs, cannot be read ({error}): remove it") from None
 
 
 def _start_redis(stack: Stack, folder: Path) -> None:
@@ -169,7 +183,7 @@ def _start_redis(stack: Stack, folder: Path) -> None:
     if stack.redis_url:
         try:
             Redis.from_url(stack.redis_url).ping()
-        except RedisError as error:
+        except (RedisError, ValueError) as error:
             where = stack.redis_url.rsplit("@", 1)[-1]
             raise StackError(f"REDIS_URL names {where}, which does not answer: {error}") from None
         return
@@ -209,12 +223,12 @@ def _wait_for(stack: Stack, service: Service, url: str, waiting: Callable[[float
     raise StackError(f"{service.name} did not answer within {START_TIMEOUT_S:g} s: see {service.log}")
 
 
-def _require_alive(service: Service) -> None:
+def _require_alive(service: Service, hint: str = "") -> None:
     process = _process(service)
     if process is None or process.status() == psutil.STATUS_ZOMBIE:
         lines = Path(service.log).read_text(errors="replace").strip().splitlines()
         reason = lines[-1] if lines else "it printed nothing"
-        raise StackError(f"{service.name} ended: {reason} (log: {service.log})")
+        raise StackError(f"{service.name} ended: {reason} (log: {service.log}){hint}")
 
 
 def _process(service: Service) -> psutil.Process | None:
@@ -230,12 +244,27 @@ def _end(service: Service) -> None:
     if process is None:
         return
     family = [process, *process.children(recursive=True)]
-    process.send_signal(signal.SIGTERM)
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(signal.SIGTERM)
     psutil.wait_procs([process], timeout=STOP_TIMEOUT_S)
     _, alive = psutil.wait_procs(family, timeout=5)
     for left in alive:
-        left.kill()
+        with suppress(psutil.NoSuchProcess):
+            left.kill()
     psutil.wait_procs(alive, timeout=5)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def usable_port(name: str, port: int | None, variable: str = "") -> int:
@@ -248,20 +277,33 @@ def usable_port(name: str, port: int | None, variable: str = "") -> int:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port or 0))
-        except OSError:
+        except OverflowError:
+            raise StackError(f"{variable} is {port}, which is no port: choose one from 1 to 65535") from None
+        except OSError as error:
             raise StackError(
                 f"the {name}'s port {port} is in use: stop what listens there, or choose another with {variable}=..."
+                if error.errno == errno.EADDRINUSE
+                else f"the {name} cannot have port {port}: {error.strerror}"
             ) from None
         return int(probe.getsockname()[1])
+
+
+def _asked_port(variable: str, default: int) -> int:
+    value = os.environ.get(variable) or str(default)
+    if not (value.isascii() and value.isdigit()):
+        raise StackError(f"{variable} is {value!r}, which is no port: choose one from 1 to 65535")
+    return int(value)
 
 
 def _up(folder: Path) -> int:
     known = load(folder)
     if known is not None and any(_process(service) for service in known.services):
+        for service in known.services:
+            _require_alive(service, "; end the others with make down-local, then start again")
         print(f"The services run already: {known.gateway_url} (make down-local ends them)")
         return 0
-    gateway_port = int(os.environ.get("EYRIE_GATEWAY_PORT", GATEWAY_PORT))
-    verifier_port = int(os.environ.get("EYRIE_VERIFIER_PORT", VERIFIER_PORT))
+    gateway_port = _asked_port("EYRIE_GATEWAY_PORT", GATEWAY_PORT)
+    verifier_port = _asked_port("EYRIE_VERIFIER_PORT", VERIFIER_PORT)
     print("Starting Redis, gateway, worker and the tiny verifier ...", flush=True)
     stack = start(folder, gateway_port, verifier_port)
     try:
@@ -297,6 +339,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("action", choices=("up", "down"))
     parser.add_argument("--folder", type=Path, default=LOCAL_FOLDER, help="state, logs and data")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return {"up": _up, "down": _down}[options.action](options.folder.absolute())
     except StackError as error:

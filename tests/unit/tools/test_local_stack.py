@@ -1,6 +1,7 @@
 """The local stack: ports in use are named, and only what it started is ended."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tools import local_stack
 from tools.local_stack import Service, Stack, StackError, load, main, stop, usable_port
 
 
@@ -64,3 +66,60 @@ def test_a_redis_that_does_not_answer_is_named(
     assert "127.0.0.1:1" in said
     assert "secret" not in said
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://x", "redis://127.0.0.1:abc/0"])
+def test_a_redis_url_that_is_none_is_named(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REDIS_URL", url)
+    monkeypatch.setenv("EYRIE_GATEWAY_PORT", str(usable_port("gateway", None)))
+    monkeypatch.setenv("EYRIE_VERIFIER_PORT", str(usable_port("verifier", None)))
+    assert main(["up", "--folder", str(tmp_path)]) == 2
+    assert f"REDIS_URL names {url}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["abc", "-1", "99999"])
+def test_a_port_that_is_none_is_named(
+    port: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EYRIE_GATEWAY_PORT", port)
+    assert main(["up", "--folder", str(tmp_path)]) == 2
+    assert "EYRIE_GATEWAY_PORT" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
+def test_a_damaged_record_of_what_runs_is_named(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "stack.json").write_text(content)
+    assert main(["down", "--folder", str(tmp_path)]) == 2
+    assert str(tmp_path / "stack.json") in capsys.readouterr().err
+
+
+def test_up_says_which_of_the_running_services_has_ended(
+    tmp_path: Path, sleeper: "subprocess.Popen[bytes]", capsys: pytest.CaptureFixture[str]
+) -> None:
+    stack = stack_of(tmp_path, sleeper.pid, psutil.Process(sleeper.pid).create_time())
+    log = tmp_path / "gateway.log"
+    log.write_text("started\nno memory\n")
+    stack.services.append(Service("gateway", sleeper.pid, 1.0, str(log)))
+    stack.save()
+    assert main(["up", "--folder", str(tmp_path)]) == 2
+    assert "gateway ended: no memory" in capsys.readouterr().err
+
+
+def test_a_second_interrupt_does_not_leave_services_running(
+    tmp_path: Path, sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = stack_of(tmp_path, sleeper.pid, psutil.Process(sleeper.pid).create_time())
+    end = local_stack._end
+
+    def interrupted(service: Service) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        end(service)
+
+    monkeypatch.setattr(local_stack, "_end", interrupted)
+    stop(stack)
+    assert not psutil.pid_exists(sleeper.pid)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
