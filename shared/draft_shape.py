@@ -55,6 +55,13 @@ def draft_shape(draft: DraftSpec, verifier_config: dict[str, Any]) -> dict[str, 
     head_dim = draft.head_dim or _default_head_dim(draft, text, hidden, heads)
     if head_dim % 2:
         raise UserError(f"head_dim is {head_dim}: rotary positions need an even one", where="/draft/head_dim")
+    key_value_heads = _key_value_heads(draft, text, heads)
+    if hidden % heads:  # transformers' LlamaConfig insists on it, whatever head_dim says
+        raise UserError(
+            f"hidden size {hidden} does not divide by {heads} heads",
+            where="/draft/num_attention_heads",
+            hint="give another draft.num_attention_heads",
+        )
     window = draft.sliding_window
     layer_type = "sliding_attention" if window else "full_attention"
     return {
@@ -64,7 +71,7 @@ def draft_shape(draft: DraftSpec, verifier_config: dict[str, Any]) -> dict[str, 
         "intermediate_size": draft.intermediate_size or _default_intermediate(text, hidden),
         "num_hidden_layers": draft.num_layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": _key_value_heads(draft, text, heads),
+        "num_key_value_heads": key_value_heads,
         "head_dim": head_dim,
         "hidden_act": "silu",
         "attention_bias": False,

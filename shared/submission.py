@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from shared.artifact_store import LocalArtifactStore
 from shared.draft_shape import draft_shape
@@ -58,6 +59,8 @@ def check_submission(spec: JobSpec, store: LocalArtifactStore, verifier_url: str
         config = _verifier_config(complete)
     except UserError as error:
         errors.append(FieldError("/verifier/model", str(error)))
+    except OSError as error:
+        errors.append(FieldError("/verifier/model", f"the verifier's folder cannot be read: {error.strerror}"))
     else:
         errors.extend(_shape_errors(complete, config) if config else [])
     if errors:
@@ -80,9 +83,25 @@ def _reach_errors(spec: JobSpec) -> Iterator[FieldError]:
             "there is no way to reach the verifier: give `endpoint` (the URL of a running one) or `managed` "
             "(the worker starts it), or set EYRIE_VERIFIER_URL for the whole service",
         )
+    if verifier.endpoint and (problem := _url_problem(verifier.endpoint)):
+        yield FieldError("/verifier/endpoint", f"{verifier.endpoint!r} {problem}")
     remote_code = verifier.managed is not None and verifier.managed.trust_remote_code
     if remote_code and not verifier.revision and not Path(verifier.model).is_absolute():
         yield FieldError("/verifier/revision", "`trust_remote_code` on a hub model needs a pinned `revision`")
+
+
+def _url_problem(url: str) -> str | None:
+    """What keeps `url` from being the base URL of a verifier, if anything."""
+    try:
+        parts = urlsplit(url)
+        usable = bool(parts.hostname) and parts.port != 0 and url.isprintable() and " " not in url
+    except ValueError:
+        usable = False
+    if not usable or parts.query or parts.fragment:
+        return "is not the URL of a server, such as http://verifier:8000"
+    if parts.path.rstrip("/").endswith("/v1"):
+        return "ends in /v1: give the server's URL without it"
+    return None
 
 
 def _reference_errors(spec: JobSpec, store: LocalArtifactStore) -> Iterator[FieldError]:
@@ -119,6 +138,12 @@ def _verifier_config(spec: JobSpec) -> VerifierConfig | None:
             "this is neither an absolute path nor a hub id",
             where=model,
             hint="give the absolute path of a model folder as the workers see it, or `owner/name`",
+        )
+    if not Path(model).is_absolute() and Path(model).is_dir():
+        raise UserError(
+            "this is a folder where the gateway happens to run, and may be another one for the workers",
+            where=model,
+            hint="give its absolute path",
         )
     folder = find_model_folder(model, revision)
     if folder is None:

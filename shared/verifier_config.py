@@ -32,8 +32,12 @@ def find_model_folder(model: str, revision: str | None = None) -> Path | None:
         UserError: `model` is a path and there is no such folder.
     """
     if model.startswith(("/", "./", "../", "~")) or Path(model).is_dir():
-        folder = Path(model).expanduser()
-        if not folder.is_dir():
+        try:
+            folder = Path(model).expanduser()
+            found = folder.is_dir()
+        except (OSError, RuntimeError):  # a name too long, a folder that may not be entered, an unknown ~user
+            found = False
+        if not found:
             hint = "give a folder that the workers can see, or a hub id"
             raise UserError("there is no such verifier folder", where=model, hint=hint)
         return folder

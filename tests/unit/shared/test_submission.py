@@ -69,6 +69,7 @@ def test_no_way_to_a_verifier_is_refused_with_what_to_do(store: LocalArtifactSto
         ({"draft": {"vocab_size": 513}}, "/draft/vocab_size"),
         ({"draft": {"num_attention_heads": 3, "num_key_value_heads": 2}}, "/draft/num_key_value_heads"),
         ({"draft": {"head_dim": 31}}, "/draft/head_dim"),
+        ({"draft": {"head_dim": 32, "num_attention_heads": 6}}, "/draft/num_attention_heads"),
         ({"capture": {"layer_ids": [1, 1, 2]}}, "/capture/layer_ids"),
     ],
 )
@@ -109,6 +110,32 @@ def test_an_index_that_names_what_is_not_in_the_folder_is_refused(
     (folder / "model-1.safetensors").write_bytes(b"")
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": "model-1.safetensors"}}))
     check_submission(resolve(document(folder)), store, URL)
+
+
+@pytest.mark.parametrize("model", ["/" + "a" * 300, "a" * 300])
+def test_a_path_that_cannot_be_looked_at_is_refused(model: str, store: LocalArtifactStore) -> None:
+    assert "/verifier/model" in refused(store, {"verifier": {"model": model}, "data": {"dataset": DATASET}})
+
+
+def test_a_folder_beside_the_gateway_is_no_hub_id(
+    store: LocalArtifactStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    said = refused(store, {"verifier": {"model": folder.name}, "data": {"dataset": DATASET}})
+    assert "absolute path" in said["/verifier/model"]
+
+
+@pytest.mark.parametrize(
+    "url", ["http://", "http://a b", "http://a\r\nb", "http://a:99999", "http://a:x", "http://a/v1", "http://a/v1/"]
+)
+def test_an_endpoint_that_is_no_base_url_is_refused(url: str, store: LocalArtifactStore, folder: Path) -> None:
+    wrong = document(folder, verifier={"model": str(folder), "endpoint": url})
+    assert "/verifier/endpoint" in refused(store, wrong)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "https://a.b/verifiers/kimi/", "http://[::1]:8000"])
+def test_an_endpoint_may_have_a_path_and_be_an_address(url: str, store: LocalArtifactStore, folder: Path) -> None:
+    check_submission(resolve(document(folder, verifier={"model": str(folder), "endpoint": url})), store, URL)
 
 
 def test_all_that_is_wrong_is_said_at_once(store: LocalArtifactStore, folder: Path) -> None:
