@@ -69,7 +69,7 @@ def test_no_way_to_a_verifier_is_refused_with_what_to_do(store: LocalArtifactSto
         ({"draft": {"vocab_size": 513}}, "/draft/vocab_size"),
         ({"draft": {"num_attention_heads": 3, "num_key_value_heads": 2}}, "/draft/num_key_value_heads"),
         ({"draft": {"head_dim": 31}}, "/draft/head_dim"),
-        ({"draft": {"head_dim": 32, "num_attention_heads": 6}}, "/draft/num_attention_heads"),
+        ({"draft": {"head_dim": 32, "num_attention_heads": 6, "num_key_value_heads": 6}}, "/draft/num_attention_heads"),
         ({"capture": {"layer_ids": [1, 1, 2]}}, "/capture/layer_ids"),
     ],
 )
