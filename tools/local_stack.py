@@ -239,14 +239,32 @@ def _process(service: Service) -> psutil.Process | None:
         return None
 
 
+def _session(service: Service) -> list[psutil.Process]:
+    """What lives in the session that the service was started as the leader of."""
+    if psutil.pid_exists(service.pid) and _process(service) is None:
+        return []  # a later process has its pid
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if os.getsid(process.pid) == service.pid and process.create_time() > service.created - 1:
+                found.append(process)
+    return found
+
+
 def _end(service: Service) -> None:
     process = _process(service)
-    if process is None:
-        return
-    family = [process, *process.children(recursive=True)]
-    with suppress(psutil.NoSuchProcess):
-        process.send_signal(signal.SIGTERM)
-    psutil.wait_procs([process], timeout=STOP_TIMEOUT_S)
+    members = _session(service)
+    if process is None:  # it was killed, and left its children behind
+        first = members
+    else:
+        first = [process]
+        with suppress(psutil.NoSuchProcess):
+            members += process.children(recursive=True)
+    family = list({member.pid: member for member in [*first, *members]}.values())
+    for one in first:
+        with suppress(psutil.NoSuchProcess):
+            one.send_signal(signal.SIGTERM)
+    psutil.wait_procs(first, timeout=STOP_TIMEOUT_S)
     _, alive = psutil.wait_procs(family, timeout=5)
     for left in alive:
         with suppress(psutil.NoSuchProcess):

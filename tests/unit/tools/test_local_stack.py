@@ -123,3 +123,15 @@ def test_a_second_interrupt_does_not_leave_services_running(
     stop(stack)
     assert not psutil.pid_exists(sleeper.pid)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_stopping_ends_what_a_killed_service_left_running(tmp_path: Path) -> None:
+    code = "import subprocess, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
+    leader = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    with leader:
+        assert leader.stdout is not None
+        child = psutil.Process(int(leader.stdout.readline()))
+        stack = stack_of(tmp_path, leader.pid, psutil.Process(leader.pid).create_time())
+        leader.kill()
+    stop(stack)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
