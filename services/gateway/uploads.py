@@ -3,9 +3,11 @@
 Until everything is checked the file has no key: a bad or cut upload leaves nothing behind.
 """
 
+import errno
 import hashlib
 import os
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -82,10 +84,10 @@ async def receive_dataset(
                 await run_in_threadpool(upload.take, piece)
             await run_in_threadpool(upload.finish, sha256)
     except OSError as error:
-        staged.unlink(missing_ok=True)
+        _discard(staged)
         raise _store_error(error) from error
     except BaseException:
-        staged.unlink(missing_ok=True)
+        _discard(staged)
         raise
     return staged, upload
 
@@ -104,7 +106,7 @@ def adopt_dataset(store: LocalArtifactStore, staged: Path, upload: Upload, name:
         store.adopt(f"datasets/{record.id}/data.jsonl", staged)
         store.create(f"datasets/{record.id}/dataset.json", record.model_dump_json().encode())
     except BaseException:
-        staged.unlink(missing_ok=True)
+        _discard(staged)
         store.delete(f"datasets/{record.id}")
         raise
     return record
@@ -135,9 +137,16 @@ async def _in_pieces(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield bytes(piece)
 
 
+def _discard(staged: Path) -> None:
+    """Remove it where that is possible: a store that became read-only must not hide the error at hand."""
+    with suppress(OSError):
+        staged.unlink(missing_ok=True)
+
+
 def _store_error(error: OSError) -> ArtifactStoreError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return ArtifactStoreError(
         f"the upload cannot be written: {os.strerror(error.errno or 0)}",
         where="staging",
-        hint="free some space, or give the store a larger volume",
+        hint="free some space, or give the store a larger volume" if full else "the store must be writable",
     )

@@ -4,6 +4,8 @@ Runs the stage, then hashes what it left in its `out` folder and writes the resu
 publishes nothing: that is the supervisor's. SIGTERM ends it as `SystemExit`, so that stages can clean up.
 """
 
+import contextlib
+import errno
 import importlib
 import os
 import signal
@@ -39,16 +41,16 @@ def main(arguments: list[str]) -> int:
     except EyrieError as error:
         result = StageResult(error=ErrorDetail.from_error(error), seconds=time.monotonic() - started)
     except OSError as error:
-        traceback.print_exc()
+        _log_exception()
         detail = ErrorDetail.from_error(ArtifactStoreError(str(error), where=str(run.stage)))
         result = StageResult(error=detail, seconds=time.monotonic() - started)
     except Exception as error:
-        traceback.print_exc()
+        _log_exception()
         result = StageResult(error=_unexpected(error, run), seconds=time.monotonic() - started)
     try:
         _write_whole(Path(arguments[1]), result.model_dump_json())
     except OSError:
-        traceback.print_exc()
+        _log_exception()
         return STORE_UNUSABLE
     return 0 if result.error is None else 1
 
@@ -60,6 +62,11 @@ def hash_files(out: Path) -> list[FileEntry]:
         FileEntry(path=path.relative_to(out).as_posix(), size=path.stat().st_size, sha256=file_sha256(path))
         for path in paths
     ]
+
+
+def _log_exception() -> None:
+    with contextlib.suppress(OSError):  # the log lies in the store, which may be full
+        traceback.print_exc()
 
 
 def _context(run: StageRun) -> StageContext:
@@ -83,6 +90,8 @@ def _context(run: StageRun) -> StageContext:
 
 def _unexpected(error: Exception, run: StageRun) -> ErrorDetail:
     reason = StatusReason.OOM_HOST if isinstance(error, MemoryError) else StatusReason.INTERNAL
+    if os.strerror(errno.ENOSPC) in str(error):  # safetensors and torch have no OSError for it
+        reason = StatusReason.ARTIFACT_STORE
     if type(error).__name__ == "OutOfMemoryError":  # torch's, which this process need not have imported
         reason = StatusReason.OOM_GPU
     return ErrorDetail(
