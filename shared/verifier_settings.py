@@ -103,6 +103,11 @@ class VerifierSettings(BaseSettings):
         }
 
 
+def capture_note_name(served_model: str) -> str:
+    """Name of the note in the shared folder with which a verifier says what it captures (`{"layer_ids": [...]}`)."""
+    return f"captures-{served_model.strip('/').replace('/', '--')}.json"
+
+
 def default_layer_ids(num_hidden_layers: int) -> list[int]:
     """The states to capture by default: low, middle, high and final, distinct and ascending.
 

@@ -7,6 +7,7 @@ on standard error and status 2. `--check` stops after the checks and prints the 
 """
 
 import argparse
+import json
 import os
 import shlex
 import sys
@@ -16,8 +17,8 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from services.verifier.command import Command, build_command
-from services.verifier.model_config import VerifierConfigError, check
-from shared.verifier_settings import ENV_PREFIX, Device, VerifierSettings
+from services.verifier.model_config import Checked, VerifierConfigError, check
+from shared.verifier_settings import ENV_PREFIX, Device, VerifierMode, VerifierSettings, capture_note_name
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -28,17 +29,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="check the settings, print the command and stop")
     options = parser.parse_args(arguments)
     try:
-        command = prepare()
+        checked, command = prepare()
     except (VerifierConfigError, ValidationError, SettingsError) as error:
         print(f"verifier: {_one_line(error)}", file=sys.stderr)
         return 2
     if not options.check:
+        announce(checked)
         os.execvpe(command.argv[0], command.argv, dict(command.environment))  # noqa: S606 - becoming vLLM is the point
     print(shlex.join(command.argv))
     return 0
 
 
-def prepare() -> Command:
+def prepare() -> tuple[Checked, Command]:
     """Read and check the settings, and build the command.
 
     Raises:
@@ -48,7 +50,16 @@ def prepare() -> Command:
     settings = VerifierSettings()
     device = detect_device() if settings.device is Device.AUTO else settings.device
     cores = len(os.sched_getaffinity(0))
-    return build_command(check(settings), device=device, cores=cores, base=os.environ)
+    checked = check(settings)
+    return checked, build_command(checked, device=device, cores=cores, base=os.environ)
+
+
+def announce(checked: Checked) -> None:
+    """Leave a note in the shared folder that says which layers are captured, for the workers to hold jobs against."""
+    settings = checked.settings
+    if settings.mode is VerifierMode.CAPTURE:
+        note = settings.shared_folder / capture_note_name(settings.served_model_name or settings.model)
+        note.write_text(json.dumps({"layer_ids": list(checked.layer_ids)}), encoding="utf-8")
 
 
 def detect_device() -> Device:

@@ -30,6 +30,20 @@ def local_gpus(setting: str) -> list[str]:
     return listing.stdout.split() if listing.returncode == 0 else []
 
 
+def require_gpus(available: int, wanted: int, where: str) -> None:
+    """Refuse a job that asks for more GPUs than this worker has.
+
+    Raises:
+        CapacityError
+    """
+    if wanted > available:
+        raise CapacityError(
+            f"{wanted} GPUs are asked for and this worker has {available}",
+            where=where,
+            hint="ask for at most that many" if available else "ask for 0 to run on the CPU, or add a worker with GPUs",
+        )
+
+
 @contextmanager
 def leased_gpus(control: RunControl, available: list[str], count: int, where: str) -> Iterator[list[str]]:
     """Lease `count` of the available GPUs for the length of a block; waits until they are free.
@@ -38,12 +52,7 @@ def leased_gpus(control: RunControl, available: list[str], count: int, where: st
         CapacityError: this worker has fewer.
         Interrupted, Fenced: while waiting.
     """
-    if count > len(available):
-        raise CapacityError(
-            f"{count} GPUs are asked for and this worker has {len(available)}",
-            where=where,
-            hint="ask for fewer, or use 0 to run on the CPU" if not available else "ask for at most that many",
-        )
+    require_gpus(len(available), count, where)
     chosen = _take(control, available, count)
     try:
         if chosen:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from redis.exceptions import RedisError
 
 from services.worker.data.exchange import sweep_dead_runs
-from services.worker.gpus import local_gpus
+from services.worker.gpus import local_gpus, require_gpus
 from services.worker.run_control import CancelRequested, PauseRequested, RunControl, WorkerStopping
 from services.worker.stage_attempt import StageAttempt, StageFailed
 from services.worker.stage_inputs import StageInputs
@@ -93,6 +93,7 @@ class JobRun:
 
     def _run_stages(self, record: JobRecord) -> None:
         inputs = StageInputs(record.spec, self.jobs.artifacts)
+        require_gpus(len(self.gpus), max(record.spec.train.gpus, record.spec.evaluate.gpus), "/train/gpus")
         with contextlib.closing(VerifierSession(record.spec, inputs, self.control)) as session:
             for stage in Stage:
                 if stage not in NEEDS_VERIFIER:

@@ -6,12 +6,16 @@ It writes a file after it has answered, under an flock on `FILE.lock`, which it 
 
 import contextlib
 import fcntl
+import json
 import os
 import re
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from shared.errors import UserError
+from shared.verifier_settings import capture_note_name
 
 LOCK_TIMEOUT_S = 120.0
 SWEEP_TIMEOUT_S = 10.0
@@ -26,6 +30,25 @@ class BadStates(Exception):
 def request_tag(job_id: str, token: str) -> str:
     """What the ids of all requests of one attempt at a job begin with."""
     return f"eyrie-{job_id}-{token}"
+
+
+def require_layers(exchange: Path, served_model: str, layer_ids: list[int]) -> None:
+    """Hold the layers that a job wants against those that the verifier says it captures; it may have said nothing.
+
+    Raises:
+        UserError: they differ.
+    """
+    try:
+        captured = json.loads((exchange / capture_note_name(served_model)).read_text(encoding="utf-8"))["layer_ids"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if captured != layer_ids:
+        raise UserError(
+            f"the verifier captures layers {captured}, the job wants {layer_ids}",
+            where="/capture/layer_ids",
+            hint="ask for the layers it captures (the final one goes without saying), or start it with "
+            f"EYRIE_VERIFIER_LAYER_IDS='{layer_ids}'",
+        )
 
 
 def wait_for_writer(source: Path, timeout_s: float = LOCK_TIMEOUT_S) -> None:

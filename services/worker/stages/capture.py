@@ -14,7 +14,7 @@ from typing import Any
 from datasets import Dataset
 
 from services.worker.data.concurrency import for_each
-from services.worker.data.exchange import BadStates, request_tag, sweep_attempt, take_states
+from services.worker.data.exchange import BadStates, request_tag, require_layers, sweep_attempt, take_states
 from services.worker.data.hidden_states import check_states, rewrite_states
 from services.worker.data.rows import Row, RowFolder, read_shards
 from services.worker.data.verifier_client import RowRefused, VerifierClient
@@ -108,6 +108,7 @@ class StateCollector:
         finished = done
         async with VerifierClient(ctx.endpoint, ctx.served_model, ctx.exchange, ctx.spec.data.concurrency) as client:
             client.model = await client.check_model()
+            require_layers(ctx.exchange, client.model, self.layer_ids)
 
             async def work(row: Row) -> None:
                 nonlocal finished

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from services.worker.data.concurrency import for_each
-from services.worker.data.exchange import request_tag, sweep_attempt
+from services.worker.data.exchange import request_tag, require_layers, sweep_attempt
 from services.worker.data.rows import Row, RowFolder, read_jsonl
 from services.worker.data.turns import TurnWriter
 from services.worker.data.verifier_client import RowRefused, VerifierClient
 from services.worker.stage_context import StageContext
 from shared.artifact_store import file_sha256, link_or_copy
 from shared.errors import UserError, VerifierError
+from shared.verifier_config import capture_layer_ids, read_verifier_config
 
 FIRST_SHOWN = 3
 
@@ -61,6 +62,12 @@ def wants_inline_capture(ctx: StageContext) -> bool:
     return ctx.spec.data.generate and (mode == "inline" or (mode == "auto" and not ctx.gpu_verifier))
 
 
+def wanted_layers(ctx: StageContext) -> list[int]:
+    """The layers whose states the job needs, the final one included."""
+    config = read_verifier_config(Path(ctx.spec.verifier.model))
+    return capture_layer_ids(ctx.spec.capture.layer_ids, config.num_hidden_layers)
+
+
 async def _generate(ctx: StageContext, tag: str) -> dict[str, Any]:
     conversations = list(read_jsonl(ctx.inputs["prepare"] / "conversations.jsonl"))
     rows = RowFolder(ctx.work / "rows")
@@ -72,6 +79,7 @@ async def _generate(ctx: StageContext, tag: str) -> dict[str, Any]:
     kept: list[Row] = []
     async with VerifierClient(ctx.endpoint, ctx.served_model, ctx.exchange, ctx.spec.data.concurrency) as client:
         client.model = await client.check_model()
+        require_layers(ctx.exchange, client.model, wanted_layers(ctx))
         writer = TurnWriter(client, rows, ctx.spec.data, tag, wants_inline_capture(ctx))
         for start in range(0, len(conversations), size):
             part = conversations[start : start + size]

@@ -19,7 +19,9 @@ from services.worker.data.exchange import (
     wait_for_writer,
 )
 from services.worker.data.hidden_states import check_states, rewrite_states
+from shared.errors import UserError
 from shared.ids import new_id
+from shared.verifier_settings import capture_note_name
 
 IDS = [5, 6, 7]
 SLOTS, HIDDEN = 4, 8
@@ -164,3 +166,13 @@ def test_files_of_dead_runs_are_swept_and_those_of_live_ones_kept(tmp_path):
 
 def test_sweeping_a_folder_that_does_not_exist_does_nothing(tmp_path):
     assert sweep_attempt(tmp_path / "absent", "tag") == 0
+
+
+def test_a_verifier_that_captures_other_layers_is_refused_before_anything_is_asked(tmp_path):
+    note = tmp_path / capture_note_name("org/model")
+    note.write_text('{"layer_ids": [1, 2, 3, 4]}', encoding="utf-8")
+    exchange.require_layers(tmp_path, "org/model", [1, 2, 3, 4])
+    with pytest.raises(UserError, match=r"captures layers \[1, 2, 3, 4\], the job wants \[2, 4\]") as refused:
+        exchange.require_layers(tmp_path, "org/model", [2, 4])
+    assert "EYRIE_VERIFIER_LAYER_IDS" in refused.value.hint
+    exchange.require_layers(tmp_path, "silent", [2, 4])
