@@ -83,7 +83,7 @@ def unfit_machine() -> str | None:
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
         return (
             "locks/cpu.txt covers Linux on x86_64 and aarch64, this is "
-            f"{sys.platform} on {platform.machine()}: use the containers (compose.yaml)"
+            f"{sys.platform} on {platform.machine()}: use a Linux machine of these kinds"
         )
     return None
 

@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
+from services.cli.acceptance import acceptance_table
 from services.cli.client import DEFAULT_URL, EyrieClient
-from services.cli.options import LimitOption, Output, OutputOption, UrlOption, print_json, print_table
+from services.cli.options import LimitOption, Output, OutputOption, UrlOption, console, print_json, print_table
 
 app = typer.Typer(no_args_is_help=True, help="List and show published drafts.")
 COLUMNS = {
@@ -43,4 +44,6 @@ def show(
         print_json({**found, "files": files})
         return
     print_table([found], COLUMNS, "")
+    if found["evaluation"].get("suites"):
+        console().print(acceptance_table(found["evaluation"]))
     print_table(files, {"FILE": "path", "BYTES": "size", "SHA-256": "sha256"}, "no files")

@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from services.cli.acceptance import acceptance_table
 from services.cli.client import EyrieClient
 from services.cli.errors import Unreachable
 
@@ -50,6 +51,9 @@ def watch(client: EyrieClient, job_id: str, console: Console, poll_s: float = PO
 def render_job(job: dict[str, Any]) -> RenderableType:
     """A job as a heading and a line a stage: bar, count, rate, time left, figures."""
     parts: list[RenderableType] = [_heading(job), _stage_table(job)]
+    evaluated = next((stage["summary"] for stage in job["stages"] if stage["name"] == "evaluate"), {})
+    if evaluated.get("suites"):
+        parts.append(acceptance_table(evaluated))
     if job.get("error"):
         parts.append(Text(error_text(job["error"]), style="red"))
     elif job.get("status_reason") and job["status_reason"]["message"]:

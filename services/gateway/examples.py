@@ -35,7 +35,7 @@ JOB_EXAMPLES: dict[str, Any] = {
             "name": "chat drafts",
             "verifier": {
                 "model": "moonshotai/Kimi-K2.5",
-                "revision": "main",
+                "revision": "0123456789abcdef0123456789abcdef01234567",
                 "managed": {"tensor_parallel_size": 8, "trust_remote_code": True},
             },
             "data": {"dataset": "ds_06f2k8m3q0000000000a", "max_seq_len": 4096},

@@ -13,7 +13,8 @@ from shared.schemas.job import Stage
 from shared.schemas.manifest import canonical_digest
 from shared.schemas.spec import JobSpec
 
-STAGE_VERSIONS: dict[Stage, int] = dict.fromkeys(Stage, 1)  # raise one when its stage's results change
+# Raise one when its stage's results change.
+STAGE_VERSIONS: dict[Stage, int] = {**dict.fromkeys(Stage, 1), Stage.PUBLISH: 2}
 UPSTREAM: dict[Stage, tuple[Stage, ...]] = {
     Stage.PREPARE: (),
     Stage.GENERATE: (Stage.PREPARE,),

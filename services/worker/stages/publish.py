@@ -36,6 +36,7 @@ def run(ctx: StageContext) -> dict[str, Any]:
     link_or_copy(ctx.inputs["evaluate"] / "report.json", ctx.out / "evaluation.json")
     link_or_copy(ctx.inputs["train"] / "train_config.json", ctx.out / "train_config.json")
     summary = {
+        "answers": "written by the verifier" if ctx.spec.data.generate else "taken from the dataset",
         "verifier": public_model_name(ctx.spec.verifier.model),
         "algorithm": ctx.spec.draft.algorithm,
         "evaluation": evaluation,
@@ -53,6 +54,8 @@ def model_card(
 ) -> str:
     """The draft's README: what it is for, how well it does, how to serve it, what it was made from."""
     k = summary["evaluation"]["num_speculative_tokens"]
+    # A name with an owner is a hub id; any other is only the last part of a folder of the machine that trained.
+    served = summary["verifier"] if "/" in summary["verifier"] else "PATH_OF_THE_VERIFIER"
     speculative = json.dumps({"method": "eagle3", "model": "PATH_OF_THIS_FOLDER", "num_speculative_tokens": k})
     return f"""---
 library_name: speculators
@@ -70,11 +73,13 @@ Acceptance length counts the verifier's own token, so it lies between 1 and {k +
 
 ## Serving
 
-    vllm serve {summary["verifier"]} --speculative-config '{speculative}'
+    vllm serve {served} --speculative-config '{speculative}'
+
+with the verifier ({summary["verifier"]}) served as it is without a draft: the same parallelism and parsers.
 
 ## Made from
 
-- {capture["num_train"]} training rows and {capture["num_val"]} held out, written by the verifier;
+- {capture["num_train"]} training rows and {capture["num_val"]} held out, answers {summary["answers"]};
   {capture["supervised_train_tokens"]} supervised training tokens; hidden states of layers {capture["layer_ids"]}
   in {capture["dtype"]}.
 - Draft vocabulary: {vocabulary["draft_vocab_size"]} of {vocabulary["target_vocab_size"]} tokens, which cover

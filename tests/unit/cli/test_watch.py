@@ -46,6 +46,16 @@ def test_every_status_can_be_drawn(status: JobStatus) -> None:
     assert status.value in drawn(job(status))
 
 
+def test_a_finished_job_shows_its_acceptance_cut_and_not_rounded() -> None:
+    document = job(JobStatus.SUCCEEDED)
+    figures = {"acceptance_length": 3.4439, "per_position": [0.8869, 0.8, 0.7], "mode": "vllm"}
+    evaluate = next(stage for stage in document["stages"] if stage["name"] == "evaluate")
+    evaluate["summary"] = {"num_speculative_tokens": 3, "suites": {"heldout": {"trained": figures}}}
+    text = drawn(document)
+    for part in ("heldout", "trained", "3.443", "0.886", "vllm"):
+        assert part in text
+
+
 def test_the_running_stage_shows_count_rate_time_left_and_loss() -> None:
     text = drawn(job(JobStatus.RUNNING))
     for part in ("train", "5/20 steps", "2.50/s", "ETA 1m05s", "loss 2.346"):

@@ -94,7 +94,13 @@ def test_the_model_card_says_how_well_and_how_to_serve():
     unmeasured = {"acceptance_length": None, "per_position": [None] * 3, "mode": "offline"}
     suites = {"heldout": {"trained": figures, "untrained": unmeasured}}
     evaluation = {"num_speculative_tokens": 3, "temperature": 0.0, "suites": suites}
-    summary = {"verifier": "org/Kimi-K2.5", "algorithm": "eagle3", "evaluation": evaluation, "gate": "passed"}
+    summary = {
+        "verifier": "org/Kimi-K2.5",
+        "algorithm": "eagle3",
+        "evaluation": evaluation,
+        "gate": "passed",
+        "answers": "taken from the dataset",
+    }
     capture = {"num_train": 9, "num_val": 1, "supervised_train_tokens": 90, "layer_ids": [1, 2, 4], "dtype": "bfloat16"}
     vocabulary = {"draft_vocab_size": 64, "target_vocab_size": 512, "coverage_val": 0.9999}
     card = model_card(summary, capture, vocabulary, {"steps": 12})
@@ -104,4 +110,7 @@ def test_the_model_card_says_how_well_and_how_to_serve():
     assert "vllm serve org/Kimi-K2.5 --speculative-config" in card
     assert '"num_speculative_tokens": 3' in card
     assert "99.9 %" in card
+    assert "answers taken from the dataset" in card
     assert "12 steps" in card
+    local = model_card({**summary, "verifier": "tiny-verifier"}, capture, vocabulary, {"steps": 12})
+    assert "vllm serve PATH_OF_THE_VERIFIER" in local
