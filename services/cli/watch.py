@@ -51,7 +51,7 @@ def watch(client: EyrieClient, job_id: str, console: Console, poll_s: float = PO
 def render_job(job: dict[str, Any]) -> RenderableType:
     """A job as a heading and a line a stage: bar, count, rate, time left, figures."""
     parts: list[RenderableType] = [_heading(job), _stage_table(job)]
-    evaluated = next((stage["summary"] for stage in job["stages"] if stage["name"] == "evaluate"), {})
+    evaluated: dict[str, Any] = next((stage["summary"] for stage in job["stages"] if stage["name"] == "evaluate"), {})
     if evaluated.get("suites"):
         parts.append(acceptance_table(evaluated))
     if job.get("error"):
