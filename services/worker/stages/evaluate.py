@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from services.worker.data.concurrency import for_each
-from services.worker.data.conversations import RowRejected, parse_row, read_lines
 from services.worker.data.exchange import request_tag
 from services.worker.data.rows import read_jsonl
 from services.worker.data.turns import speaking_turns
@@ -25,6 +24,7 @@ from services.worker.stage_context import StageContext
 from services.worker.supervision import RUN_TOKEN_VARIABLE
 from services.worker.verifier_process import running_verifier
 from services.worker.verifier_session import served_model_name, verifier_fields
+from shared.data.conversations import RowRejected, parse_row, read_lines
 from shared.errors import UserError, VerifierError
 from shared.schemas.spec import EvaluateSpec
 from shared.verifier_settings import VerifierSettings

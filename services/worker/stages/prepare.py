@@ -9,8 +9,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from services.worker.data.control_tokens import added_tokens
-from services.worker.data.conversations import (
+from services.worker.stage_context import StageContext
+from shared.data.control_tokens import added_tokens
+from shared.data.conversations import (
     Conversation,
     RowRejected,
     check_control_tokens,
@@ -18,7 +19,6 @@ from services.worker.data.conversations import (
     read_lines,
     split_ids,
 )
-from services.worker.stage_context import StageContext
 from shared.errors import UserError
 
 FIRST_REJECTS_SHOWN = 5

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from datasets import load_from_disk
 
-from services.worker.data.control_tokens import emitted_token_ids
 from services.worker.data.rows import read_jsonl
 from services.worker.data.vocabulary import Counts, choose_tokens, coverage, offsets
 from services.worker.stage_context import StageContext
+from shared.data.control_tokens import emitted_token_ids
 from shared.errors import UserError
 from shared.verifier_config import read_verifier_config
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from services.worker.data.control_tokens import added_tokens, emitted_token_ids
 from services.worker.data.vocabulary import choose_tokens, coverage, offsets
 from services.worker.stages.vocab import count_supervised
+from shared.data.control_tokens import added_tokens, emitted_token_ids
 from shared.errors import UserError
 
 V = 512

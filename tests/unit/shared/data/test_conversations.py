@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from services.worker.data.conversations import (
+from shared.data.conversations import (
     RowRejected,
     check_control_tokens,
     parse_row,

@@ -1,0 +1,1 @@
+"""Datasets as they are read: files, rows, conversations; used by the gateway (inspection) and by the worker."""
