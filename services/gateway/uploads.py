@@ -19,7 +19,7 @@ from shared.artifact_store import LocalArtifactStore
 from shared.errors import ArtifactStoreError
 from shared.ids import new_id
 from shared.schemas.job import now
-from shared.schemas.registry import DatasetRecord
+from shared.schemas.registry import ONLY_SOURCE, DatasetFile, DatasetRecord, files_digest
 from shared.settings import Settings
 
 PIECE_BYTES = 1 << 20
@@ -94,16 +94,24 @@ async def receive_dataset(
 
 def adopt_dataset(store: LocalArtifactStore, staged: Path, upload: Upload, name: str) -> DatasetRecord:
     """Give a received file its key: first the data, then the record that makes it visible."""
-    record = DatasetRecord(
-        id=new_id("ds"),
-        name=name,
+    file = DatasetFile(
+        path="files/0.jsonl",
+        name=ONLY_SOURCE,
         rows=upload.rows.rows,
         bytes=upload.size,
         sha256=upload.digest.hexdigest(),
+    )
+    record = DatasetRecord(
+        id=new_id("ds"),
+        name=name,
+        rows=file.rows,
+        bytes=file.bytes,
+        sha256=files_digest([file]),
+        files=[file],
         created_at=now(),
     )
     try:
-        store.adopt(f"datasets/{record.id}/data.jsonl", staged)
+        store.adopt(f"datasets/{record.id}/{file.path}", staged)
         store.create(f"datasets/{record.id}/dataset.json", record.model_dump_json().encode())
     except BaseException:
         _discard(staged)

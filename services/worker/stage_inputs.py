@@ -64,7 +64,7 @@ class StageInputs:
     def folders(self, stage: Stage) -> dict[str, Path]:
         """Where the stage's inputs lie on this machine, by name."""
         paths = {str(name): self.store.path(self._manifests[name].root) for name in UPSTREAM[stage]}
-        paths |= {name: self.store.path(f"datasets/{item.id}/data.jsonl") for name, item in self._named(stage).items()}
+        paths |= {name: self.store.path(f"datasets/{item.id}") for name, item in self._named(stage).items()}
         if stage == Stage.EVALUATE and self._compared is not None:
             paths["compare"] = self.store.path(self._compared.root)
         return paths

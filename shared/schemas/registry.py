@@ -5,19 +5,44 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from shared.schemas.manifest import canonical_digest
 from shared.schemas.spec import Document
+
+ONLY_SOURCE = "data"  # the name of a dataset's only file: what is read from it is equal whatever its file was called
+
+
+class DatasetFile(Document):
+    """One file of a dataset, byte for byte as it was uploaded."""
+
+    path: str = Field(description="Relative to the dataset's folder.", examples=["files/0.jsonl"])
+    name: str = Field(description="Name of the source, unique in its dataset.")
+    format: Literal["jsonl", "parquet"] = "jsonl"
+    compression: Literal["none", "gzip"] = "none"
+    rows: int = Field(ge=0, description="Rows; for JSONL, lines that are not blank.")
+    bytes: int = Field(ge=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    weight: float | None = Field(None, gt=0, allow_inf_nan=False, description="Share among the sources; none: all.")
 
 
 class DatasetRecord(Document):
-    """An uploaded file of prompts or conversations: `datasets/ID/dataset.json` beside `datasets/ID/data.jsonl`."""
+    """An immutable dataset: the folder `datasets/ID` with `dataset.json` and the files that it names."""
 
     id: str
     object: Literal["dataset"] = "dataset"
+    kind: Literal["conversations", "rows", "vocabulary"] = "conversations"
     name: str
-    rows: int = Field(ge=1, description="Lines that are not blank.")
-    bytes: int = Field(ge=1)
-    sha256: str = Field(description="Of the file as it was uploaded.")
+    rows: int = Field(ge=0, description="Of all files.")
+    bytes: int = Field(ge=0, description="Of all files.")
+    sha256: str = Field(description="Of the file where there is one without a weight, else over all of `files`.")
+    files: list[DatasetFile] = Field(default_factory=list)
     created_at: datetime
+
+
+def files_digest(files: list[DatasetFile]) -> str:
+    """The content hash of a dataset: what is read from it depends on nothing else."""
+    if len(files) == 1 and files[0].weight is None and files[0].name == ONLY_SOURCE:
+        return files[0].sha256
+    return canonical_digest([[file.name, file.sha256, file.weight] for file in files])
 
 
 class DraftRecord(Document):

@@ -1,5 +1,6 @@
 """Stages run in the test's own process: a verifier's folder, a job document, and a context for one stage."""
 
+import hashlib
 import io
 import json
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 from services.worker.stage_context import Reporter, StageContext
 from shared.ids import new_id
 from shared.presets import merge
+from shared.schemas.job import now
+from shared.schemas.registry import ONLY_SOURCE, DatasetFile, DatasetRecord, files_digest
 from shared.schemas.spec import JobSpec
 
 LAYERS, HIDDEN, VOCAB = 4, 16, 512
@@ -67,8 +70,38 @@ def write_rows(path: Path, rows: list[Any]) -> Path:
     return path
 
 
+def write_dataset(folder: Path, *files: Path, weights: tuple[float | None, ...] = (), **fields: Any) -> Path:
+    """Make a dataset's folder, as the gateway does, of JSONL or Parquet files; several are named as they are."""
+    (folder / "files").mkdir(parents=True)
+    entries = []
+    for number, file in enumerate(files):
+        content = file.read_bytes()
+        shape = {"format": "parquet"} if content.startswith(b"PAR1") else {}
+        shape |= {"compression": "gzip"} if content.startswith(b"\x1f\x8b") else {}
+        path = f"files/{number}.{shape.get('format', 'jsonl')}"
+        (folder / path).write_bytes(content)
+        entry = DatasetFile(
+            path=path,
+            name=file.stem if len(files) > 1 else ONLY_SOURCE,
+            rows=max(1, content.count(b"\n")),
+            bytes=len(content),
+            sha256=hashlib.sha256(content).hexdigest(),
+            weight=weights[number] if weights else None,
+            **shape,
+        )
+        entries.append(entry)
+    totals = {"rows": sum(entry.rows for entry in entries), "bytes": sum(entry.bytes for entry in entries)}
+    values = {"id": folder.name, "name": "x", "sha256": files_digest(entries), "created_at": now(), **totals, **fields}
+    record = DatasetRecord(files=entries, **values)
+    (folder / "dataset.json").write_text(record.model_dump_json(), encoding="utf-8")
+    return folder
+
+
 class StageRunner:
     """Runs stages one after the other in folders below `root`; each sees what the earlier ones left.
+
+    Args:
+        dataset: a dataset's folder, or one file to make such a folder of.
 
     Attributes:
         events: what the last stage reported.
@@ -78,6 +111,8 @@ class StageRunner:
         self.root, self.spec, self.endpoint = root, spec, endpoint
         self.exchange = root / "exchange"
         self.exchange.mkdir(parents=True, exist_ok=True)
+        if dataset.is_file():
+            dataset = write_dataset(root / new_id("ds"), dataset)
         self.inputs: dict[str, Path] = {"dataset": dataset}
         self.job_id = new_id("job")
         self.events: list[dict[str, Any]] = []

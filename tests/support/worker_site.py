@@ -1,6 +1,5 @@
 """A site of one test: a real Redis, real workers, a scripted verifier, and job records made without a gateway."""
 
-import hashlib
 import os
 import signal
 import subprocess
@@ -18,10 +17,9 @@ from shared.errors import StatusReason
 from shared.ids import new_id
 from shared.job_store import JobStore
 from shared.queue import JobQueue
-from shared.schemas.job import JobRecord, JobStatus, Stage, StageStatus, now
+from shared.schemas.job import JobRecord, JobStatus, Stage, StageStatus
 from shared.schemas.manifest import Manifest
-from shared.schemas.registry import DatasetRecord
-from tests.support.stage_runs import job_spec, prompts, write_rows, write_verifier
+from tests.support.stage_runs import job_spec, prompts, write_dataset, write_rows, write_verifier
 from tests.support.verifier_stub import VerifierStub
 from tests.support.wait import wait_until
 from tools.embedded_redis import RedisHandle
@@ -70,11 +68,8 @@ class Site:
     def dataset(self, rows: list[Any]) -> str:
         """Enter a dataset as the gateway does; equal rows are an equal dataset."""
         dataset_id = new_id("ds")
-        path = write_rows(self.store.folder(f"datasets/{dataset_id}") / "data.jsonl", rows)
-        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-        size = path.stat().st_size
-        record = DatasetRecord(id=dataset_id, name="x", rows=len(rows), bytes=size, sha256=sha256, created_at=now())
-        self.store.write(f"datasets/{dataset_id}/dataset.json", record.model_dump_json().encode())
+        path = write_rows(self.folder / f"{dataset_id}.jsonl", rows)
+        write_dataset(self.store.folder(f"datasets/{dataset_id}"), path)
         return dataset_id
 
     def submit(self, rows: list[Any] | None = None, **changes: Any) -> str:

@@ -24,7 +24,8 @@ from services.worker.stage_context import StageContext
 from services.worker.supervision import RUN_TOKEN_VARIABLE
 from services.worker.verifier_process import running_verifier
 from services.worker.verifier_session import served_model_name, verifier_fields
-from shared.data.conversations import RowRejected, parse_row, read_lines
+from shared.data.conversations import RowRejected, parse_row
+from shared.data.files import read_record, read_rows
 from shared.errors import UserError, VerifierError
 from shared.schemas.spec import EvaluateSpec
 from shared.verifier_settings import VerifierSettings
@@ -164,10 +165,10 @@ def _held_out(ctx: StageContext) -> Iterator[dict[str, Any]]:
             yield from _first_prompt(row["messages"], row["tools"])
 
 
-def _from_dataset(path: Path) -> Iterator[dict[str, Any]]:
-    for line, text in read_lines(path):
+def _from_dataset(folder: Path) -> Iterator[dict[str, Any]]:
+    for raw in read_rows(folder, read_record(folder)):
         try:
-            conversation = parse_row(line, text)
+            conversation = parse_row(raw.line, raw.value)
         except RowRejected:
             continue
         yield from _first_prompt(conversation.messages, conversation.tools)

@@ -1,6 +1,6 @@
 """prepare: reads the dataset, normalises conversations, refuses rows with line and reason, splits by conversation.
 
-In: `dataset` (a JSONL file). Out: `conversations.jsonl` (one a line: `id`, `line`, `split`, `messages`, `tools`),
+In: `dataset` (a dataset's folder). Out: `conversations.jsonl` (one a line: `id`, `line`, `split`, `messages`, `tools`),
 `rejects.jsonl` (`line`, `reason`, `message`). Equal inputs give equal bytes.
 """
 
@@ -16,9 +16,9 @@ from shared.data.conversations import (
     RowRejected,
     check_control_tokens,
     parse_row,
-    read_lines,
     split_ids,
 )
+from shared.data.files import read_record, read_rows
 from shared.errors import UserError
 
 FIRST_REJECTS_SHOWN = 5
@@ -37,11 +37,12 @@ def run(ctx: StageContext) -> dict[str, Any]:
     """
     data = ctx.spec.data
     draft, counts, rejected = ctx.work / "conversations.jsonl", Counter[str](), Counter[str]()
-    total = ctx.inputs["dataset"].stat().st_size
+    record = read_record(ctx.inputs["dataset"])
     ids: list[str] = []
     with draft.open("w", encoding="utf-8") as kept, (ctx.out / "rejects.jsonl").open("w", encoding="utf-8") as rejects:
         reader = ConversationReader(ctx)
-        for line, text in read_lines(ctx.inputs["dataset"]):
+        for raw in read_rows(ctx.inputs["dataset"], record):
+            line, text = raw.line, raw.value
             counts["rows"] += 1
             try:
                 identity, conversation = reader.read(line, text)
@@ -55,7 +56,7 @@ def run(ctx: StageContext) -> dict[str, Any]:
             row = {"id": identity, "line": line, "messages": conversation.messages, "tools": conversation.tools}
             kept.write(json.dumps(row, ensure_ascii=False) + "\n")
             if counts["rows"] % REPORT_EVERY == 0:
-                ctx.report.progress(counts["rows"], max(counts["rows"], total // 200), "rows")
+                ctx.report.progress(counts["rows"], max(counts["rows"], record.rows), "rows")
     _require_conversations(ids, rejected, ctx.out / "rejects.jsonl")
     held_out = split_ids(ids, data.val_ratio, data.seed)
     _write_split(draft, ctx.out / "conversations.jsonl", held_out)

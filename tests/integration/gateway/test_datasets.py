@@ -45,7 +45,7 @@ def test_a_good_file_is_kept_byte_for_byte(kind: str, gateway: GatewayProcess, h
     record = response.json()
     assert (record["rows"], record["bytes"]) == (2, len(GOOD[kind]))
     assert record["sha256"] == hashlib.sha256(GOOD[kind]).hexdigest()
-    assert (gateway.store / "datasets" / record["id"] / "data.jsonl").read_bytes() == GOOD[kind]
+    assert (gateway.store / "datasets" / record["id"] / record["files"][0]["path"]).read_bytes() == GOOD[kind]
     assert http.get(response.headers["location"]).json() == record
     assert http.get("/v1/datasets").json()["data"][0] == record
 
