@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from fastapi_offline import FastAPIOffline
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -20,24 +21,27 @@ from services.gateway.examples import document_schemas
 from services.gateway.idempotency import IdempotencyKeys
 from services.gateway.problems import ProblemDocument
 from services.gateway.reconciler import Reconciler
-from services.gateway.routers import artifacts, datasets, drafts, health, jobs, presets
+from services.gateway.routers import artifacts, datasets, drafts, health, home, jobs, presets
 from shared.artifact_store import LocalArtifactStore
 from shared.job_store import JobStore
 from shared.queue import JobQueue
 from shared.settings import Settings, get_settings
 
-ROUTERS = (health, presets, datasets, jobs, artifacts, drafts)
+ROUTERS = (home, health, presets, datasets, jobs, artifacts, drafts)
 REDIS_TIMEOUT_S = 5
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
     """The app with its reconciler, which starts and stops with it."""
     settings = settings or get_settings()
-    app = FastAPI(
+    app = FastAPIOffline(
         title="Eyrie",
         summary="Trains speculative-decoding drafts for Kimi-K2.5.",
         version="1",
         lifespan=_lifespan,
+        redoc_url=None,  # ReDoc's script loads its logo from a CDN
+        static_url="/docs-assets",
+        swagger_ui_parameters={"validatorUrl": None},  # else the page asks swagger.io about our schema
         responses={"default": {"model": ProblemDocument, "description": "problem+json (RFC 9457)"}},
     )
     app.state.backend = connect(settings)
