@@ -14,7 +14,7 @@ from shared.schemas.manifest import canonical_digest
 from shared.schemas.spec import JobSpec
 
 # Raise one when its stage's results change.
-STAGE_VERSIONS: dict[Stage, int] = {**dict.fromkeys(Stage, 1), Stage.PUBLISH: 2}
+STAGE_VERSIONS: dict[Stage, int] = {**dict.fromkeys(Stage, 1), Stage.PREPARE: 2, Stage.PUBLISH: 2}
 UPSTREAM: dict[Stage, tuple[Stage, ...]] = {
     Stage.PREPARE: (),
     Stage.GENERATE: (Stage.PREPARE,),
@@ -57,8 +57,8 @@ def stage_parameters(stage: Stage, spec: JobSpec) -> dict[str, Any]:
     rows = {name: data[name] for name in ("max_seq_len", "on_truncated", "max_bad_fraction", "shard_rows", "generate")}
     match stage:
         case Stage.PREPARE:
-            names = ("generate", "limit", "system_prompt", "on_control_tokens", "deduplicate", "val_ratio", "seed")
-            return {name: data[name] for name in names}
+            choice = ("generate", "limit", "system_prompt", "on_control_tokens", "deduplicate", "max_seq_len")
+            return {name: data[name] for name in (*choice, "val_ratio", "seed")}
         case Stage.GENERATE:
             return {"sampling": sampling, "capture": capture, **rows}
         case Stage.CAPTURE:

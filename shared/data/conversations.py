@@ -1,4 +1,4 @@
-"""Reads dataset rows as conversations, by rules that never guess: a row is taken, or refused with its line and reason.
+"""Reads a row as a conversation, by rules that never guess: it is taken, or refused with the reason.
 
 Three forms are read: `{"prompt": "..."}`, `{"messages": [...]}` (OpenAI) and `{"conversations": [...]}` (ShareGPT,
 with `from` and `value`). Roles are mapped whatever their case and spaces; two user turns in a row are joined by a blank
@@ -10,8 +10,10 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+
+from shared.data.refusal import RowRejected
+from shared.data.tool_calls import check_json, read_tool_calls, read_tools
 
 ROLES = {
     "human": "user",
@@ -19,25 +21,18 @@ ROLES = {
     "gpt": "assistant",
     "assistant": "assistant",
     "model": "assistant",
-    "function_call": "assistant",
     "system": "system",
     "tool": "tool",
     "observation": "tool",
     "function": "tool",
+    "function_call": "tool",
 }
-FORMS = ("messages", "conversations", "prompt")
+FORMS = ("prompt", "messages", "conversations")
+INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"  # spaces that `str.strip` does not know
 TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 REASONING_TAGS = frozenset({"<think>", "</think>"})
-KEPT_FIELDS = ("reasoning", "reasoning_content", "tool_calls", "tool_call_id", "name")
+TEXT_FIELDS = ("tool_call_id", "name")
 ID_CHARACTERS = 24  # 96 bits of SHA-256
-
-
-class RowRejected(Exception):
-    """A row cannot be used; `reason` is a short name for the count, the message says more."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason, self.message = reason, message
 
 
 @dataclass
@@ -45,13 +40,11 @@ class Conversation:
     """One row, normalised.
 
     Attributes:
-        line: in the file, counted from 1.
-        messages: `role` and `content`, and what `KEPT_FIELDS` names.
+        messages: `role` and `content`; `reasoning` and `tool_calls` in assistant turns; `name` and `tool_call_id`.
         tools: tool definitions of the row, or None.
         notes: what was mended on the way, for the counts.
     """
 
-    line: int
     messages: list[dict[str, Any]]
     tools: list[Any] | None = None
     notes: Counter[str] = field(default_factory=Counter)
@@ -65,20 +58,16 @@ class Conversation:
         """
         messages = [m for m in self.messages if with_answers or m["role"] != "assistant" or m.get("tool_calls")]
         text = json.dumps([messages, self.tools], sort_keys=True, ensure_ascii=False)
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:ID_CHARACTERS]
+        return content_id(text)
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the file's lines that are not blank, with their numbers; a byte-order mark and CR are dropped."""
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, 1):
-            text = (raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw).strip()
-            if text:
-                yield number, text.decode("utf-8", "surrogateescape")
+def content_id(text: str) -> str:
+    """The id of a row with a content."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:ID_CHARACTERS]
 
 
-def parse_row(line: int, text: str, system_prompt: str | None = None) -> Conversation:
-    """Read one line.
+def parse_conversation(row: dict[str, Any], system_prompt: str | None = None) -> Conversation:
+    """Read a row of one of the `FORMS`.
 
     Args:
         system_prompt: put first where the row has no system turn.
@@ -86,19 +75,19 @@ def parse_row(line: int, text: str, system_prompt: str | None = None) -> Convers
     Raises:
         RowRejected
     """
-    row = _json_object(text)
     form = next((name for name in FORMS if row.get(name) is not None), None)
     if form is None:
         raise RowRejected("no_conversation", f"has none of the fields {', '.join(FORMS)}")
-    conversation = Conversation(line, [], _tools(row))
-    for message in _turns(row, form):
-        _append(conversation, message)
-    if not any(message["role"] == "user" for message in conversation.messages):
+    conversation = Conversation([], read_tools(row.get("tools")))
+    seen: set[str] = set()
+    for message in _turns(row[form], form):
+        _append(conversation, message, seen)
+    if "user" not in seen:
         raise RowRejected("no_user_turn", "has no user turn")
-    system = row.get("system") if isinstance(row.get("system"), str) and row["system"].strip() else system_prompt
+    system = _system(row) or system_prompt
     if system and conversation.messages[0]["role"] != "system":
         conversation.messages.insert(0, {"role": "system", "content": system})
-    _check_text(conversation)
+    check_json([conversation.messages, conversation.tools])
     return conversation
 
 
@@ -112,50 +101,41 @@ def check_control_tokens(conversation: Conversation, control_tokens: Iterable[st
     """
     tokens = list(control_tokens)
     for message in conversation.messages:
-        texts = [message["content"], message.get("reasoning") or "", message.get("reasoning_content") or ""]
+        role = message["role"]
+        texts = [message["content"], message.get("reasoning", "")]
+        texts += [
+            json.dumps(message[name], ensure_ascii=False) for name in ("tool_calls", *TEXT_FIELDS) if name in message
+        ]
         for token in tokens:
-            if message["role"] == "assistant" and token in REASONING_TAGS:
-                continue
-            if any(token in text for text in texts if isinstance(text, str)):
-                raise RowRejected("control_token", f"a {message['role']} turn contains the control token {token}")
+            if any(token in text for text in texts) and not (role == "assistant" and token in REASONING_TAGS):
+                raise RowRejected("control_token", f"a {role} turn contains the control token {token}")
+    if conversation.tools:
+        text = json.dumps(conversation.tools, ensure_ascii=False)
+        for token in tokens:
+            if token in text:
+                raise RowRejected("control_token", f"a tool definition contains the control token {token}")
 
 
-def split_ids(ids: Iterable[str], val_ratio: float, seed: int) -> set[str]:
-    """Choose the conversations that are held out: exactly `round(n * val_ratio)` by hash rank, at least one a side."""
-    ranked = sorted(set(ids), key=lambda item: hashlib.sha256(f"{seed}:{item}".encode()).digest())
-    count = min(max(1, round(len(ranked) * val_ratio)), max(0, len(ranked) - 1))
-    return set(ranked[:count])
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        text.encode("utf-8")
-        row = json.loads(text)
-    except UnicodeEncodeError:
-        raise RowRejected("not_utf8", "is not UTF-8") from None
-    except (ValueError, RecursionError) as error:
-        raise RowRejected("not_json", f"is not JSON: {error}"[:200]) from None
-    if not isinstance(row, dict):
-        raise RowRejected("not_an_object", "is not a JSON object")
-    return row
-
-
-def _turns(row: dict[str, Any], form: str) -> Iterator[dict[str, Any]]:
-    turns = row[form]
+def _turns(turns: Any, form: str) -> Iterator[dict[str, Any]]:
     if form == "prompt":
         turns = [{"role": "user", "content": turns}]
     if not isinstance(turns, list) or not turns:
         raise RowRejected("no_conversation", f"the field {form} is not a list of turns")
+    sharegpt = form == "conversations"
     for number, turn in enumerate(turns, 1):
         if not isinstance(turn, dict):
             raise RowRejected("bad_turn", f"turn {number} is not an object")
-        given = turn.get("from") if form == "conversations" and "from" in turn else turn.get("role")
-        role = ROLES.get(given.strip().lower()) if isinstance(given, str) else None
+        given = turn.get("from") if sharegpt and "from" in turn else turn.get("role")
+        role = ROLES.get(given.strip().strip(INVISIBLE).strip().lower()) if isinstance(given, str) else None
         if role is None:
-            raise RowRejected("unknown_role", f"turn {number} has the role {given!r}")
-        content = turn.get("value") if form == "conversations" and "value" in turn else turn.get("content")
-        kept = {name: turn[name] for name in KEPT_FIELDS if turn.get(name) is not None}
-        yield {"role": role, "content": _text(content, role, number), **kept}
+            raise RowRejected("unknown_role", f"turn {number} has the role {_shown(given)}")
+        content = turn.get("value") if sharegpt and "value" in turn else turn.get("content")
+        yield {"role": role, "content": _text(content, role, number), **_fields(turn, role, number)}
+
+
+def _shown(role: Any) -> str:
+    text = repr(role)
+    return text if len(text) <= 80 else text[:80] + "..."
 
 
 def _text(content: Any, role: str, number: int) -> str:
@@ -173,35 +153,58 @@ def _text(content: Any, role: str, number: int) -> str:
     return content
 
 
-def _append(conversation: Conversation, message: dict[str, Any]) -> None:
-    messages = conversation.messages
-    seen_user = any(known["role"] == "user" for known in messages)
-    if message["role"] == "assistant" and not seen_user:
+def _fields(turn: dict[str, Any], role: str, number: int) -> dict[str, Any]:
+    """What a turn has beside role and content; what the chat template cannot show is left out."""
+    fields: dict[str, Any] = {}
+    for name in TEXT_FIELDS:
+        value = turn.get(name)
+        if value is not None:
+            if not isinstance(value, str):
+                raise RowRejected("bad_turn", f"turn {number} has a {name} of type {type(value).__name__}")
+            fields[name] = value
+    if role != "assistant":
+        return fields
+    if turn.get("function_call") is not None:
+        raise RowRejected("bad_tool_call", f"turn {number} has the old field function_call: write tool_calls")
+    reasoning = _reasoning(turn, number)
+    if reasoning:
+        fields["reasoning"] = reasoning
+    calls = read_tool_calls(turn.get("tool_calls"), number)
+    if calls:
+        fields["tool_calls"] = calls
+    return fields
+
+
+def _reasoning(turn: dict[str, Any], number: int) -> str:
+    given = {turn[name] for name in ("reasoning", "reasoning_content") if isinstance(turn.get(name), str)}
+    others = [name for name in ("reasoning", "reasoning_content") if not isinstance(turn.get(name), str | None)]
+    if others:
+        raise RowRejected("bad_reasoning", f"turn {number} has a {others[0]} that is not text")
+    given.discard("")
+    if len(given) > 1:
+        raise RowRejected("bad_reasoning", f"turn {number} has a reasoning and another reasoning_content")
+    return given.pop() if given else ""
+
+
+def _append(conversation: Conversation, message: dict[str, Any], seen: set[str]) -> None:
+    messages, role = conversation.messages, message["role"]
+    if role == "assistant" and "user" not in seen:
         conversation.notes["leading_assistant_dropped"] += 1
-    elif message["role"] == "system" and any(known["role"] == "system" for known in messages):
+        return
+    if role == "system" and "system" in seen:
         raise RowRejected("several_system_turns", "has more than one system turn")
-    elif message["role"] == "user" and messages and messages[-1]["role"] == "user":
+    seen.add(role)
+    if role == "user" and messages and messages[-1]["role"] == "user":
         messages[-1]["content"] += "\n\n" + message["content"]
         conversation.notes["user_turns_joined"] += 1
     else:
         messages.append(message)
 
 
-def _check_text(conversation: Conversation) -> None:
-    """JSON can spell half a character (`\\ud83d` alone), which no file and no verifier takes."""
-    try:
-        json.dumps([conversation.messages, conversation.tools], ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise RowRejected("not_text", "holds half a character (a lone surrogate)") from None
-
-
-def _tools(row: dict[str, Any]) -> list[Any] | None:
-    tools = row.get("tools")
-    if isinstance(tools, str):
-        try:
-            tools = json.loads(tools)
-        except ValueError:
-            raise RowRejected("bad_tools", "the field tools is text that is not JSON") from None
-    if tools is not None and not isinstance(tools, list):
-        raise RowRejected("bad_tools", "the field tools is not a list")
-    return tools or None
+def _system(row: dict[str, Any]) -> str | None:
+    system = row.get("system")
+    if system is None:
+        return None
+    if not isinstance(system, str):
+        raise RowRejected("bad_system", f"the field system is of type {type(system).__name__}")
+    return system if system.strip() else None

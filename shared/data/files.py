@@ -9,8 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shared.data.conversations import read_lines
-from shared.schemas.registry import DatasetRecord
+from shared.data.compression import Gunzip
+from shared.data.jsonl import MAX_ROW_BYTES, LineSplitter
+from shared.data.parquet import read_parquet
+from shared.data.refusal import RowRejected
+from shared.errors import ArtifactStoreError, UserError
+from shared.schemas.registry import DatasetFile, DatasetRecord
+
+PIECE_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -20,12 +26,12 @@ class RawRow:
     Attributes:
         source: name of the dataset's file.
         line: in that file, from 1.
-        value: the line's text (JSONL), or the object (Parquet).
+        value: the line's text (JSONL), the object (Parquet), or the refusal of a row that cannot be read.
     """
 
     source: str
     line: int
-    value: Any
+    value: str | dict[str, Any] | RowRejected
 
 
 def read_record(folder: Path) -> DatasetRecord:
@@ -34,7 +40,49 @@ def read_record(folder: Path) -> DatasetRecord:
 
 
 def read_rows(folder: Path, record: DatasetRecord) -> Iterator[RawRow]:
-    """Yield all rows of all files, in the record's order."""
+    """Yield all rows of all files, in the record's order.
+
+    Raises:
+        UserError: a file is damaged, or a line is longer than any upload may have.
+        ArtifactStoreError: a file is not there.
+    """
     for file in record.files:
-        for line, text in read_lines(folder / file.path):
-            yield RawRow(file.name, line, text)
+        try:
+            yield from read_file(folder / file.path, file)
+        except UserError as error:
+            where = f"{file.name}, {error.where}" if error.where else file.name
+            raise UserError(error.message, where=where, hint=error.hint) from None
+        except FileNotFoundError:
+            hint = "the artifact store has lost it: upload the dataset again"
+            raise ArtifactStoreError(f"the file {file.path} of the dataset is gone", hint=hint) from None
+
+
+def read_file(path: Path, file: DatasetFile) -> Iterator[RawRow]:
+    """Yield the rows of one file."""
+    if file.format == "parquet":
+        for number, row in read_parquet(path):
+            yield RawRow(file.name, number, row)
+        return
+    pieces = _pieces(path)
+    for number, line in _lines(_unpacked(pieces) if file.compression == "gzip" else pieces):
+        yield RawRow(file.name, number, line.decode("utf-8", "surrogateescape"))
+
+
+def _lines(pieces: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
+    splitter = LineSplitter(MAX_ROW_BYTES)
+    for piece in pieces:
+        yield from splitter.feed(piece)
+    yield from splitter.finish()
+
+
+def _unpacked(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    gunzip = Gunzip()
+    for piece in pieces:
+        yield from gunzip.feed(piece)
+    gunzip.finish()
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            yield piece

@@ -24,8 +24,9 @@ from services.worker.stage_context import StageContext
 from services.worker.supervision import RUN_TOKEN_VARIABLE
 from services.worker.verifier_process import running_verifier
 from services.worker.verifier_session import served_model_name, verifier_fields
-from shared.data.conversations import RowRejected, parse_row
 from shared.data.files import read_record, read_rows
+from shared.data.refusal import RowRejected
+from shared.data.row_reader import RowReader
 from shared.errors import UserError, VerifierError
 from shared.schemas.spec import EvaluateSpec
 from shared.verifier_settings import VerifierSettings
@@ -152,7 +153,7 @@ async def _answer(
 
 
 def _suite_prompts(ctx: StageContext, name: str, dataset: str | None) -> list[dict[str, Any]]:
-    rows = _held_out(ctx) if dataset is None else _from_dataset(ctx.inputs[f"suite:{name}"])
+    rows = _held_out(ctx) if dataset is None else _from_dataset(ctx, ctx.inputs[f"suite:{name}"])
     prompts = list(itertools.islice(rows, ctx.spec.evaluate.max_prompts))
     if not prompts:
         raise UserError(f"the suite {name} has no usable prompt", where="/evaluate/suites")
@@ -161,17 +162,22 @@ def _suite_prompts(ctx: StageContext, name: str, dataset: str | None) -> list[di
 
 def _held_out(ctx: StageContext) -> Iterator[dict[str, Any]]:
     for row in read_jsonl(ctx.inputs["prepare"] / "conversations.jsonl"):
-        if row["split"] == "val":
+        if row["split"] == "val" and "messages" in row:
             yield from _first_prompt(row["messages"], row["tools"])
 
 
-def _from_dataset(folder: Path) -> Iterator[dict[str, Any]]:
+def _from_dataset(ctx: StageContext, folder: Path) -> Iterator[dict[str, Any]]:
+    reader = RowReader(
+        ctx.spec.data.model_copy(update={"generate": True, "system_prompt": None, "on_control_tokens": "allow"}),
+        (),
+        None,
+    )
     for raw in read_rows(folder, read_record(folder)):
         try:
-            conversation = parse_row(raw.line, raw.value)
+            content = reader.read(raw).content
         except RowRejected:
             continue
-        yield from _first_prompt(conversation.messages, conversation.tools)
+        yield from _first_prompt(content["messages"], content["tools"])
 
 
 def _first_prompt(messages: list[dict[str, Any]], tools: list[Any] | None) -> Iterator[dict[str, Any]]:

@@ -1,25 +1,26 @@
 """prepare: reads the dataset, normalises conversations, refuses rows with line and reason, splits by conversation.
 
-In: `dataset` (a dataset's folder). Out: `conversations.jsonl` (one a line: `id`, `line`, `split`, `messages`, `tools`),
-`rejects.jsonl` (`line`, `reason`, `message`). Equal inputs give equal bytes.
+In: `dataset` (a dataset's folder). Out: `conversations.jsonl` (one `Prepared` a line), `rejects.jsonl` (`source`,
+`line`, `reason`, `message`). Equal inputs give equal bytes. What is known of the rows lies in files of `work`: a large
+dataset needs no more memory than a small one.
 """
 
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from services.worker.stage_context import StageContext
 from shared.data.control_tokens import added_tokens
-from shared.data.conversations import (
-    Conversation,
-    RowRejected,
-    check_control_tokens,
-    parse_row,
-    split_ids,
-)
 from shared.data.files import read_record, read_rows
+from shared.data.mixture import chosen, hold_out, take_quotas
+from shared.data.refusal import RowRejected
+from shared.data.row_index import RowIndex
+from shared.data.row_reader import AcceptedRow, RowReader
 from shared.errors import UserError
+from shared.schemas.accounting import Accounting
+from shared.schemas.registry import DatasetRecord
+from shared.verifier_config import read_verifier_config
 
 FIRST_REJECTS_SHOWN = 5
 MIN_CONVERSATIONS = 2
@@ -30,93 +31,105 @@ def run(ctx: StageContext) -> dict[str, Any]:
     """Prepare the job's dataset.
 
     Returns:
-        Counts that add up: `rows` = `kept` + all of `rejected`, and what was mended.
+        Counts that add up: `rows` = `kept` + all of `rejected`; by side and by source; and what was mended.
 
     Raises:
-        UserError: fewer than two conversations are left.
+        UserError: a file is damaged, a source is not represented, or fewer than two conversations are left.
     """
-    data = ctx.spec.data
-    draft, counts, rejected = ctx.work / "conversations.jsonl", Counter[str](), Counter[str]()
-    record = read_record(ctx.inputs["dataset"])
-    ids: list[str] = []
-    with draft.open("w", encoding="utf-8") as kept, (ctx.out / "rejects.jsonl").open("w", encoding="utf-8") as rejects:
-        reader = ConversationReader(ctx)
-        for raw in read_rows(ctx.inputs["dataset"], record):
-            line, text = raw.line, raw.value
-            counts["rows"] += 1
-            try:
-                identity, conversation = reader.read(line, text)
-            except RowRejected as refusal:
-                rejected[refusal.reason] += 1
-                row = {"line": line, "reason": refusal.reason, "message": refusal.message}
-                rejects.write(json.dumps(row, ensure_ascii=True) + "\n")
-                continue
-            ids.append(identity)
-            counts.update(conversation.notes)
-            row = {"id": identity, "line": line, "messages": conversation.messages, "tools": conversation.tools}
-            kept.write(json.dumps(row, ensure_ascii=False) + "\n")
-            if counts["rows"] % REPORT_EVERY == 0:
-                ctx.report.progress(counts["rows"], max(counts["rows"], record.rows), "rows")
-    _require_conversations(ids, rejected, ctx.out / "rejects.jsonl")
-    held_out = split_ids(ids, data.val_ratio, data.seed)
-    _write_split(draft, ctx.out / "conversations.jsonl", held_out)
-    ctx.report.progress(counts["rows"], counts["rows"], "rows")
+    data, record = ctx.spec.data, read_record(ctx.inputs["dataset"])
+    sources = [file.name for file in record.files]
+    mixed = len(sources) > 1 and (data.limit is not None or any(file.weight is not None for file in record.files))
+    limit = None if mixed else data.limit
+    with RowIndex(ctx.work / "rows.sqlite", sources, deduplicate=data.deduplicate, limit=limit) as index:
+        rows, mended = _read_all(ctx, record, index)
+        _require_conversations(index)
+        if mixed:
+            take_quotas(index, [file.weight for file in record.files], data.limit, data.seed)
+            _require_conversations(index)
+        hold_out(index, data.val_ratio, data.seed)
+        counts = _write_conversations(ctx, index)
+        _write_rejects(ctx.out / "rejects.jsonl", index)
+        rejected = index.reasons()
+    for leftover in (_accepted(ctx), ctx.work / "rows.sqlite"):
+        leftover.unlink()
+    ctx.report.progress(rows, rows, "rows")
+    kept = counts.total()
+    books = Accounting(unit="rows", taken=rows, kept=kept, rejected=rejected)
     return {
-        "rows": counts.pop("rows"),
-        "kept": len(ids),
-        "train": len(ids) - len(held_out),
-        "val": len(held_out),
-        "rejected": dict(sorted(rejected.items())),
-        "mended": dict(sorted(counts.items())),
+        "rows": rows,
+        "kept": kept,
+        "train": sum(count for (_, split), count in counts.items() if split == "train"),
+        "val": sum(count for (_, split), count in counts.items() if split == "val"),
+        "sources": {name: {split: counts[name, split] for split in ("train", "val")} for name in sources},
+        "rejected": rejected,
+        "mended": dict(sorted(mended.items())),
+        "accounting": books.model_dump(),
     }
 
 
-class ConversationReader:
-    """Reads rows by the job's rules; remembers prompts to find equal ones, and stops taking rows at the limit."""
-
-    def __init__(self, ctx: StageContext) -> None:
-        self.data = ctx.spec.data
-        self.tokens = sorted(added_tokens(Path(ctx.spec.verifier.model)).values())
-        self.seen: Counter[str] = Counter()
-        self.taken = 0
-
-    def read(self, line: int, text: str) -> tuple[str, Conversation]:
-        """Return a row's id and conversation.
-
-        Raises:
-            RowRejected
-        """
-        conversation = parse_row(line, text, self.data.system_prompt)
-        if self.data.on_control_tokens == "reject":
-            check_control_tokens(conversation, self.tokens)
-        identity = conversation.identity(with_answers=not self.data.generate)
-        if self.seen[identity] and self.data.deduplicate:
-            raise RowRejected("duplicate", "an earlier row has the same conversation")
-        if self.data.limit is not None and self.taken >= self.data.limit:
-            raise RowRejected("over_limit", f"data.limit is {self.data.limit}")
-        self.seen[identity] += 1
-        self.taken += 1
-        number = self.seen[identity]
-        return (identity if number == 1 else f"{identity}-{number}"), conversation
+def _read_all(ctx: StageContext, record: DatasetRecord, index: RowIndex) -> tuple[int, Counter[str]]:
+    """Judge every row; contents of accepted ones go to `work/accepted.jsonl`. Return rows read, and what was mended."""
+    verifier = Path(ctx.spec.verifier.model)
+    tokens = added_tokens(verifier).values()
+    reader = RowReader(ctx.spec.data, tokens, read_verifier_config(verifier).vocab_size)
+    rows, mended = 0, Counter[str]()
+    with _accepted(ctx).open("wb") as accepted:
+        for rows, raw in enumerate(read_rows(ctx.inputs["dataset"], record), 1):
+            try:
+                row = reader.read(raw)
+                index.add(row)
+            except RowRejected as refusal:
+                index.reject(raw.source, raw.line, refusal)
+            else:
+                mended.update(row.notes)
+                _write_content(accepted, row)
+            if rows % REPORT_EVERY == 0:
+                ctx.report.progress(rows, max(rows + 1, record.rows), "rows")
+    return rows, mended
 
 
-def _require_conversations(ids: list[str], rejected: Counter[str], rejects: Path) -> None:
-    if len(ids) >= MIN_CONVERSATIONS:
+def _accepted(ctx: StageContext) -> Path:
+    return ctx.work / "accepted.jsonl"
+
+
+def _write_content(file: BinaryIO, row: AcceptedRow) -> None:
+    """Write what follows after id, line, source and split in the row's last form."""
+    text = json.dumps(row.content, ensure_ascii=False, separators=(",", ":"))
+    file.write(text.removeprefix("{").encode() + b"\n")
+
+
+def _write_conversations(ctx: StageContext, index: RowIndex) -> Counter[tuple[str, str]]:
+    """Put the rows that are taken together, in their order; return how many by source and side."""
+    counts = Counter[tuple[str, str]]()
+    with _accepted(ctx).open("rb") as accepted, (ctx.out / "conversations.jsonl").open("wb") as file:
+        for (source, line, row_id, taken, held_out), content in zip(chosen(index), accepted, strict=True):
+            if taken:
+                split = "val" if held_out else "train"
+                counts[source, split] += 1
+                head = json.dumps({"id": row_id, "line": line, "source": source, "split": split}, ensure_ascii=False)
+                file.write(head.removesuffix("}").encode() + b", " + content)
+    return counts
+
+
+def _write_rejects(path: Path, index: RowIndex) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for reject in index.rejects():
+            file.write(json.dumps(vars(reject), ensure_ascii=True) + "\n")
+
+
+def _require_conversations(index: RowIndex) -> None:
+    usable = index.taken().total()
+    if usable >= MIN_CONVERSATIONS:
         return
-    with rejects.open(encoding="utf-8") as file:
-        first = [json.loads(line) for _, line in zip(range(FIRST_REJECTS_SHOWN), file, strict=False)]
-    shown = "; ".join(f"line {item['line']} {item['message']}" for item in first)
-    counts = ", ".join(f"{count} {reason}" for reason, count in sorted(rejected.items()))
+    first = [_place(index, item.source, item.line) + item.message for item in index.rejects(FIRST_REJECTS_SHOWN)]
+    counts = ", ".join(f"{count} {reason}" for reason, count in index.reasons().items())
     raise UserError(
-        f"{len(ids)} usable conversations are too few" + (f", rejected: {counts}; first: {shown}" if first else ""),
+        f"{usable} usable conversations are too few"
+        + (f", rejected: {counts}; first: {'; '.join(first)}" if first else ""),
         where="dataset",
         hint=f"at least {MIN_CONVERSATIONS} different ones are needed, one to train on and one to hold out",
     )
 
 
-def _write_split(draft: Path, target: Path, held_out: set[str]) -> None:
-    with draft.open(encoding="utf-8") as source, target.open("w", encoding="utf-8") as file:
-        for line in source:
-            row = json.loads(line)
-            row["split"] = "val" if row["id"] in held_out else "train"
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+def _place(index: RowIndex, source: str, line: int) -> str:
+    return f"line {line} " if len(index.sources) == 1 else f"{source} line {line} "

@@ -4,17 +4,15 @@ import json
 
 import pytest
 
-from shared.data.conversations import (
-    RowRejected,
-    check_control_tokens,
-    parse_row,
-    read_lines,
-    split_ids,
-)
+from shared.data.conversations import check_control_tokens, parse_conversation
+from shared.data.jsonl import parse_object
+from shared.data.refusal import RowRejected
+
+pytestmark = pytest.mark.data
 
 
 def parsed(row, system_prompt=None):
-    return parse_row(1, json.dumps(row), system_prompt)
+    return parse_conversation(parse_object(json.dumps(row)), system_prompt)
 
 
 def sharegpt(*turns):
@@ -69,16 +67,19 @@ def test_a_system_turn_is_not_doubled_by_a_system_field_or_prompt():
         ("observation", "tool"),
         ("function", "tool"),
         ("TOOL", "tool"),
-        ("function_call", "assistant"),
+        ("function_call", "tool"),
+        ("\u00a0Assistant\u3000", "assistant"),
+        ("\ufeffuser\u200b", "user"),
+        ("\tSYSTEM\r\n", "system"),
     ],
 )
 def test_roles_are_mapped_whatever_their_case_and_spaces(given, mapped):
     conversation = parsed(sharegpt(("human", "q"), ("gpt", "a"), (given, "text")))
-    expected = [("user", "q"), ("assistant", "a"), (mapped, "text")]
-    assert spoken(conversation) == expected
+    (turn,) = [message for message in conversation.messages if message["content"] == "text"]
+    assert turn["role"] == mapped
 
 
-@pytest.mark.parametrize("role", ["kimi-k2.5", "", None, 5])
+@pytest.mark.parametrize("role", ["kimi-k2.5", "", None, 5, ["user"], {}, "user:", "assist ant", "развитие", "root"])
 def test_any_other_role_is_refused_by_its_name(role):
     problem = refusal({"messages": [{"role": "user", "content": "q"}, {"role": role, "content": "a"}]})
     assert problem.reason == "unknown_role"
@@ -120,33 +121,138 @@ def test_an_empty_user_turn_is_refused(content, reason):
     assert refusal({"messages": [{"role": "user", "content": content}]}).reason == reason
 
 
-@pytest.mark.parametrize("extra", [{}, {"reasoning": "so"}, {"reasoning_content": "so"}, {"tool_calls": [{"id": "1"}]}])
-def test_an_assistant_turn_without_content_is_an_empty_one(extra):
-    row = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": None, **extra}]}
-    assert parsed(row).messages[1] == {"role": "assistant", "content": "", **extra}
+CALL = {"id": "1", "function": {"name": "look", "arguments": "{}"}}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '"text"', "null", "[" * 100_000])
-def test_a_line_that_is_no_json_object_is_refused(text):
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({}, {}),
+        ({"reasoning": "so"}, {"reasoning": "so"}),
+        ({"reasoning_content": "so"}, {"reasoning": "so"}),
+        ({"reasoning": "so", "reasoning_content": "so"}, {"reasoning": "so"}),
+        ({"reasoning": "", "reasoning_content": None}, {}),
+        ({"tool_calls": [CALL]}, {"tool_calls": [CALL]}),
+        ({"tool_calls": None}, {}),
+        ({"tool_calls": []}, {}),
+    ],
+)
+def test_an_assistant_turn_without_content_keeps_what_else_it_has(given, kept):
+    row = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": None, **given}]}
+    assert parsed(row).messages[1] == {"role": "assistant", "content": "", **kept}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("reasoning", 5, "bad_reasoning"),
+        ("reasoning_content", ["so"], "bad_reasoning"),
+        ("name", 5, "bad_turn"),
+        ("function_call", {"name": "look", "arguments": "{}"}, "bad_tool_call"),
+        ("tool_calls", "{", "bad_tool_call"),
+        ("tool_calls", {"id": "1"}, "bad_tool_call"),
+        ("tool_calls", [{"id": "1"}], "bad_tool_call"),
+        ("tool_calls", [{"function": {"arguments": "{}"}}], "bad_tool_call"),
+        ("tool_calls", [{"id": 1, "function": {"name": "look"}}], "bad_tool_call"),
+        ("tool_calls", [{"function": {"name": "look", "arguments": "{"}}], "bad_tool_call"),
+        ("tool_calls", [{"function": {"name": "look", "arguments": "5"}}], "bad_tool_call"),
+        ("tool_calls", [{"function": {"name": "look", "arguments": [1]}}], "bad_tool_call"),
+    ],
+)
+def test_what_an_assistant_turn_has_must_be_what_it_says(field, value, reason):
+    answer = {"role": "assistant", "content": "a", field: value}
+    assert refusal({"messages": [{"role": "user", "content": "q"}, answer]}).reason == reason
+
+
+def test_two_different_reasonings_are_refused():
+    answer = {"role": "assistant", "content": "a", "reasoning": "so", "reasoning_content": "else"}
+    assert refusal({"messages": [{"role": "user", "content": "q"}, answer]}).reason == "bad_reasoning"
+
+
+def test_arguments_of_a_call_are_the_same_as_text_and_as_an_object():
+    def call(arguments):
+        function = {"name": "look", "arguments": arguments}
+        answer = {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+        return parsed({"messages": [{"role": "user", "content": "q"}, answer]}).messages
+
+    assert call('{"city":"Zürich","n":null}') == call({"city": "Zürich", "n": None})
+    assert call({"city": "Zürich"})[1]["tool_calls"][0]["function"]["arguments"] == '{"city": "Zürich"}'
+    assert call(None) == call("") == call({}) == call("{}")
+
+
+@pytest.mark.parametrize("tools", ["{", "5", {"a": 1}, 5, ["tool"], '["tool"]'])
+def test_tools_that_are_no_list_of_objects_are_refused(tools):
+    assert refusal({"prompt": "q", "tools": tools}).reason == "bad_tools"
+
+
+def test_tools_are_the_same_as_text_and_as_a_list():
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"default": None}}}]
+    assert parsed({"prompt": "q", "tools": tools}).tools == parsed({"prompt": "q", "tools": json.dumps(tools)}).tools
+    assert parsed({"prompt": "q", "tools": []}).tools is None
+
+
+@pytest.mark.parametrize("system", [5, ["s"], {"content": "s"}])
+def test_a_system_field_that_is_not_text_is_refused(system):
+    assert refusal({"prompt": "q", "system": system}).reason == "bad_system"
+
+
+def nested(depth):
+    return nested_in({}, depth)
+
+
+def nested_in(value, depth):
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+def test_what_later_readers_could_not_follow_is_refused():
+    def row(depth):
+        return {"prompt": "q", "tools": [nested(depth)]}
+
+    assert parsed(row(50)).tools == [nested(50)]
+    assert refusal(row(150)).reason == "not_json"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "not_json"),
+        ("{", "not_json"),
+        ('{"prompt": "a"} {"prompt": "b"}', "not_json"),
+        ("[" * 100_000, "not_json"),
+        ('{"prompt": NaN}', "not_json"),
+        ('{"prompt": -Infinity}', "not_json"),
+        ('{"prompt": ' + "9" * 5000 + "}", "not_json"),
+        ("[1]", "not_an_object"),
+        ('"text"', "not_an_object"),
+        ("null", "not_an_object"),
+        ('{"prompt": "a", "prompt": "b"}', "duplicate_key"),
+        ('{"messages": [{"role": "user", "role": "assistant", "content": "a"}]}', "duplicate_key"),
+    ],
+)
+def test_a_line_that_is_no_unambiguous_object_is_refused(text, reason):
     with pytest.raises(RowRejected) as caught:
-        parse_row(3, text)
-    assert caught.value.reason in ("not_json", "not_an_object")
-
-
-def test_a_line_that_is_not_utf8_is_refused(tmp_path):
-    path = tmp_path / "data.jsonl"
-    path.write_bytes(b'{"prompt": "caf\xe9"}\n')
-    ((line, text),) = read_lines(path)
-    with pytest.raises(RowRejected) as caught:
-        parse_row(line, text)
-    assert caught.value.reason == "not_utf8"
+        parse_object(text)
+    assert caught.value.reason == reason
 
 
 def test_half_a_character_is_refused_and_a_whole_one_is_not():
     with pytest.raises(RowRejected) as caught:
-        parse_row(1, r'{"prompt": "a \ud83d b"}')
+        parse_conversation(parse_object(r'{"prompt": "a \ud83d b"}'))
     assert caught.value.reason == "not_text"
-    assert spoken(parse_row(1, r'{"prompt": "a \ud83d\ude00 b"}')) == [("user", "a 😀 b")]
+    assert spoken(parse_conversation(parse_object(r'{"prompt": "a \ud83d\ude00 b"}'))) == [("user", "a 😀 b")]
+
+
+def test_a_number_too_large_for_json_is_refused():
+    problem = refusal_of_text('{"prompt": "q", "tools": [{"a": 1e999}]}')
+    assert problem.reason == "bad_value"
+
+
+def refusal_of_text(text):
+    with pytest.raises(RowRejected) as caught:
+        parse_conversation(parse_object(text))
+    return caught.value
 
 
 @pytest.mark.parametrize("row", [{"prompt": "q <|im_end|> x"}, sharegpt(("human", "q"), ("gpt", "a<|im_end|>"))])
@@ -157,16 +263,32 @@ def test_a_row_that_spells_a_control_token_is_refused(row):
     assert "<|im_end|>" in caught.value.message
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "q", "tools": [{"description": "ends with <|im_end|>"}]},
+        {"messages": [{"role": "user", "content": "q", "name": "<|im_end|>"}]},
+        {
+            "messages": [
+                {"role": "user", "content": "q"},
+                {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": "<|im_end|>"}}}]},
+            ]
+        },
+        {"messages": [{"role": "user", "content": "q"}, {"role": "tool", "content": "<|im_end|>"}]},
+        {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "reasoning_content": "<|im_end|>"}]},
+    ],
+    ids=["tool definition", "name", "arguments", "tool text", "reasoning"],
+)
+def test_control_tokens_are_found_in_all_that_a_template_prints(row):
+    with pytest.raises(RowRejected, match=r"<\|im_end\|>"):
+        check_control_tokens(parsed(row), ["<|im_end|>"])
+
+
 def test_reasoning_tags_are_control_tokens_in_a_user_turn_only():
     tags = ["<think>", "</think>"]
     check_control_tokens(parsed(sharegpt(("human", "q"), ("gpt", "<think>so</think>a"))), tags)
     with pytest.raises(RowRejected):
         check_control_tokens(parsed({"prompt": "say </think>"}), tags)
-
-
-def test_equal_conversations_have_equal_ids_wherever_they_stand():
-    row = json.dumps(sharegpt(("human", "q"), ("gpt", "a")))
-    assert parse_row(1, row).identity(with_answers=True) == parse_row(9, row).identity(with_answers=True)
 
 
 def test_answers_count_for_the_id_only_when_they_are_kept():
@@ -176,58 +298,12 @@ def test_answers_count_for_the_id_only_when_they_are_kept():
 
 
 def test_tool_calls_stay_context_and_count_for_the_id():
+    def look(city):
+        return {"id": "1", "function": {"name": "look", "arguments": {"city": city}}}
+
     def asked(city):
-        call = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "function": {"arguments": city}}]}
+        call = {"role": "assistant", "content": "", "tool_calls": [look(city)]}
         question, result = {"role": "user", "content": "weather?"}, {"role": "tool", "content": "rain"}
         return parsed({"messages": [question, call, result]})
 
     assert asked("Oslo").identity(with_answers=False) != asked("Rome").identity(with_answers=False)
-
-
-def test_blank_lines_are_skipped_and_line_numbers_stay_the_files(tmp_path):
-    path = tmp_path / "data.jsonl"
-    path.write_bytes(b'\n{"prompt": "a"}\n  \t\r\n{"prompt": "b"}')
-    assert list(read_lines(path)) == [(2, '{"prompt": "a"}'), (4, '{"prompt": "b"}')]
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"\xef\xbb\xbf", b"\n\r\n  \n"], ids=["empty", "byte-order mark", "blank lines"]
-)
-def test_a_file_without_rows_has_no_lines(tmp_path, content):
-    path = tmp_path / "data.jsonl"
-    path.write_bytes(content)
-    assert list(read_lines(path)) == []
-
-
-def test_byte_order_mark_line_ends_and_a_missing_last_newline_change_nothing(tmp_path):
-    rows = [b'{"prompt": "a"}', b'{"prompt": "b \xe2\x80\xa8 c", "id": 3}']
-    variants = [
-        b"\n".join(rows) + b"\n",
-        b"\xef\xbb\xbf" + b"\n".join(rows) + b"\n",
-        b"\r\n".join(rows),
-        b"\n".join(rows),
-    ]
-    read = []
-    for number, content in enumerate(variants):
-        path = tmp_path / f"{number}.jsonl"
-        path.write_bytes(content)
-        read.append(list(read_lines(path)))
-    assert read == [read[0]] * len(variants)
-    assert len(read[0]) == 2
-
-
-@pytest.mark.parametrize("ratio", [0.01, 0.05, 0.1, 0.2, 0.25, 1 / 3, 0.5, 0.9, 0.999])
-def test_a_split_has_the_exact_size_and_one_at_least_on_each_side(ratio):
-    for n in range(2, 203):
-        held_out = split_ids((f"c{i}" for i in range(n)), ratio, seed=1)
-        assert len(held_out) == min(max(1, round(n * ratio)), n - 1)
-
-
-def test_ten_at_a_fifth_give_eight_and_two():
-    assert len(split_ids((str(i) for i in range(10)), 0.2, seed=0)) == 2
-
-
-def test_a_split_depends_on_the_seed_and_not_on_the_order():
-    ids = [f"c{i}" for i in range(50)]
-    assert split_ids(ids, 0.2, seed=3) == split_ids(reversed(ids), 0.2, seed=3)
-    assert split_ids(ids, 0.2, seed=3) != split_ids(ids, 0.2, seed=4)

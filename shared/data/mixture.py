@@ -1,0 +1,117 @@
+"""Decides which accepted rows a job takes and which it holds out: by seeded hash rank, with exact counts.
+
+Neither depends on the order of a file: equal rows and an equal seed give an equal choice.
+"""
+
+import hashlib
+from collections.abc import Iterator
+
+from shared.data.row_index import RowIndex
+from shared.data.shares import quotas, validation_shares
+from shared.errors import UserError
+
+
+def take_quotas(index: RowIndex, weights: list[float | None], limit: int | None, seed: int) -> None:
+    """Take of each source what its weight allows, and enter the other rows as `over_quota`.
+
+    Without weights the sources' own sizes are theirs.
+
+    Raises:
+        UserError: a source would not be represented.
+    """
+    available = [index.taken()[number] for number in range(len(index.sources))]
+    _require_rows(index, available, "has no usable row")
+    shares = [rows if weight is None else weight for rows, weight in zip(available, weights, strict=True)]
+    wanted = quotas(available, shares, limit)
+    _require_rows(index, wanted, f"would give none of {sum(wanted)} rows by its weight")
+    index.db.create_function("pick", 1, lambda row_id: _rank(f"pick:{seed}", row_id), deterministic=True)
+    for number, (quota, rows) in enumerate(zip(wanted, available, strict=True)):
+        if quota == rows:
+            continue
+        message = f"its source gives {quota} of {rows} rows by its weight"
+        index.db.execute(
+            "UPDATE rows SET taken = 0 WHERE seq IN"
+            " (SELECT seq FROM rows WHERE source = ? ORDER BY pick(id), seq LIMIT -1 OFFSET ?)",
+            (number, quota),
+        )
+        index.db.execute(
+            "INSERT INTO rejects SELECT source, line, 'over_quota', ? FROM rows WHERE source = ? AND NOT taken",
+            (message, number),
+        )
+
+
+def hold_out(index: RowIndex, val_ratio: float, seed: int) -> None:
+    """Choose the conversations of the validation side: exactly `round(n * val_ratio)`, each source with its share.
+
+    Rows of one conversation, and equal ones, stay together. Where such groups leave no exact choice, it is a
+    smaller one.
+
+    Raises:
+        UserError: all rows are of one group, so that nothing can be held out.
+    """
+    index.settle_groups()
+    index.db.create_function("rank", 1, lambda row_id: _rank(str(seed), row_id), deterministic=True)
+    index.db.execute(
+        "INSERT INTO groups SELECT grp, MIN(source), MAX(1, SUM(first)), rank(MIN(id))"
+        " FROM rows WHERE taken GROUP BY grp ORDER BY grp"
+    )
+    sizes = dict(index.db.execute("SELECT source, SUM(conversations) FROM groups GROUP BY source"))
+    _require_two_groups(index)
+    shares = dict(zip(sizes, validation_shares(list(sizes.values()), val_ratio), strict=True))
+    missing = 0
+    for source, share in shares.items():
+        missing += _fill(index, "source = ?", (source,), share)
+    if missing:
+        missing = _fill(index, "grp NOT IN (SELECT grp FROM held_out)", (), missing)
+    if missing == sum(shares.values()):  # every group is too large
+        index.db.execute("INSERT INTO held_out SELECT grp FROM groups ORDER BY conversations, rank LIMIT 1")
+
+
+def chosen(index: RowIndex) -> Iterator[tuple[str, int, str, bool, bool]]:
+    """Yield source, line, id, whether it is taken and whether it is held out, of each accepted row, in order."""
+    rows = index.db.execute(
+        "SELECT source, line, id, taken, held_out.grp IS NOT NULL"
+        " FROM rows LEFT JOIN held_out ON held_out.grp = rows.grp ORDER BY seq"
+    )
+    for source, line, row_id, taken, held_out in rows:
+        yield index.sources[source], line, row_id, bool(taken), bool(held_out)
+
+
+def _fill(index: RowIndex, where: str, values: tuple[int, ...], room: int) -> int:
+    """Hold out groups by rank as long as they fit; return how many conversations are still missing."""
+    if not room:
+        return 0
+    groups = index.db.execute(f"SELECT grp, conversations FROM groups WHERE {where} ORDER BY rank, grp", values)  # noqa: S608
+    for group, conversations in groups:
+        if conversations <= room:
+            index.db.execute("INSERT INTO held_out VALUES (?)", (group,))
+            room -= conversations
+        if not room:
+            break
+    return room
+
+
+def _rank(salt: str, row_id: str) -> bytes:
+    return hashlib.sha256(f"{salt}:{row_id}".encode()).digest()
+
+
+def _require_rows(index: RowIndex, counts: list[int], problem: str) -> None:
+    for name, count in zip(index.sources, counts, strict=True):
+        if not count:
+            first = next((r for r in index.rejects() if r.source == name), None)
+            why = f"; first: line {first.line} {first.message}" if first else ""
+            raise UserError(
+                f"the source {name} {problem}{why}",
+                where="dataset",
+                hint="every source must be represented: mend or leave out the source, change its weight, or data.limit",
+            )
+
+
+def _require_two_groups(index: RowIndex) -> None:
+    (groups,) = index.db.execute("SELECT COUNT(*) FROM (SELECT 1 FROM groups LIMIT 2)").fetchone()
+    if groups == 1 and index.accepted > 1:
+        raise UserError(
+            f"all {index.accepted} rows are equal, or of one conversation: none can be held out",
+            where="dataset",
+            hint="rows of one conversation never face each other; give at least two conversations",
+        )
