@@ -10,6 +10,7 @@ from services.worker.stage_inputs import StageInputs, library_versions
 from services.worker.stage_keys import stage_key, stage_parameters
 from services.worker.stage_run import StageRun
 from services.worker.stage_supervisor import StageSupervisor
+from services.worker.training.row_index import require_learnable_rows
 from services.worker.verifier_session import VerifierSession, served_model_name
 from shared.artifact_store import LocalArtifactStore
 from shared.errors import ArtifactStoreError, StatusReason
@@ -73,6 +74,8 @@ class StageAttempt:
             Interrupted, Fenced, EyrieError: see `StageSupervisor`, `VerifierSession` and `leased_gpus`.
         """
         started = time.monotonic()
+        if self.stage == Stage.TRAIN:
+            require_learnable_rows(self.inputs.folders(self.stage)[Stage.CAPTURE] / "dataset", self.record.spec.train)
         logs = self.store.folder(f"jobs/{self.record.id}/logs")
         document = self._document()
         if session is not None:

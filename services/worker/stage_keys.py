@@ -14,7 +14,15 @@ from shared.schemas.manifest import canonical_digest
 from shared.schemas.spec import JobSpec
 
 # Raise one when its stage's results change.
-STAGE_VERSIONS: dict[Stage, int] = {**dict.fromkeys(Stage, 1), Stage.PREPARE: 2, Stage.PUBLISH: 2}
+STAGE_VERSIONS: dict[Stage, int] = {
+    Stage.PREPARE: 2,
+    Stage.GENERATE: 1,
+    Stage.CAPTURE: 2,
+    Stage.VOCAB: 1,
+    Stage.TRAIN: 2,
+    Stage.EVALUATE: 2,
+    Stage.PUBLISH: 2,
+}
 UPSTREAM: dict[Stage, tuple[Stage, ...]] = {
     Stage.PREPARE: (),
     Stage.GENERATE: (Stage.PREPARE,),

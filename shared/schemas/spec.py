@@ -130,7 +130,7 @@ class TrainSpec(Document):
 
     epochs: int = Field(10, ge=1, le=1000)
     max_steps: int | None = Field(None, ge=1, description="Stop after so many optimizer steps.")
-    lr: float = Field(3e-5, gt=0, le=1)
+    lr: float = Field(3e-5, ge=0, le=1, description="Peak learning rate; 0 trains nothing and only measures.")
     scheduler: Literal["cosine", "linear", "none"] = "cosine"
     warmup_ratio: float = Field(0.01, ge=0, le=1, description="Share of all steps in which the rate rises from 0.")
     pack_length: int = Field(8192, ge=8, le=1048576, description="Tokens packed into one step, per rank.")

@@ -18,6 +18,8 @@ import torch
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 
+from services.worker.training.row_index import first_supervised
+
 HIDDEN, VOCAB, LAYERS, HEADS = 32, 64, 6, 4
 AUX_LAYERS = (1, 3, 5)
 
@@ -137,6 +139,7 @@ def write_dataset(folder: Path, train: Sequence[Row], val: Sequence[Row], layer_
                 "split": split,
                 "seq_len": len(row.input_ids),
                 "supervised": int(row.loss_mask.sum()),
+                "first_supervised": first_supervised(row.loss_mask.tolist()),
             }
             file.write(json.dumps(record) + "\n")
     meta = {

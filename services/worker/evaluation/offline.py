@@ -149,6 +149,7 @@ def _count(
     """Accepted and possible proposals by position, both [k]; aligned as the trainer's validation aligns them."""
     targets = oracle(batch["verifier_last_hidden_states"][0])
     mask = batch["loss_mask"][0].bool()
+    position = batch["position_ids"][0]  # in the row, from 1
     inputs = {name: batch[name] for name in ("hidden_states", "input_ids", "document_ids", "position_ids")}
     proposals = model(**inputs, ttt_steps=k)
     hits, seen = torch.zeros(k, dtype=torch.float64), torch.zeros(k, dtype=torch.float64)
@@ -156,9 +157,10 @@ def _count(
     for step in range(k):
         reach = len(targets) - step
         token = proposals[step][0, :reach]
+        proposed = mask[step:] & (position[step:] > step)  # else the proposal began in the row before
         if model.d2t is not None:
             token = token + model.d2t[token]
         accepted = accepted[:reach] & (token == targets[step:])
-        hits[step] = (accepted & mask[step:]).sum()
-        seen[step] = mask[step:].sum()
+        hits[step] = (accepted & proposed).sum()
+        seen[step] = proposed.sum()
     return hits, seen

@@ -19,6 +19,7 @@ from services.worker.data.hidden_states import check_states, rewrite_states
 from services.worker.data.rows import Row, RowFolder, read_shards
 from services.worker.data.verifier_client import RowRefused, VerifierClient
 from services.worker.stage_context import StageContext
+from services.worker.training.row_index import first_supervised
 from shared.artifact_store import link_or_copy
 from shared.errors import UserError, VerifierError
 from shared.verifier_config import capture_layer_ids, read_verifier_config
@@ -188,6 +189,7 @@ def _index_entry(number: int, row: Row) -> dict[str, Any]:
         "split": row.split,
         "seq_len": len(row.input_ids),
         "supervised": len(row.answer_ids) - 1,
+        "first_supervised": first_supervised(row.loss_mask),
         "last_id": row.answer_ids[-1],
         "finish_reason": row.finish_reason,
     }

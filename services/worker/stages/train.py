@@ -57,6 +57,7 @@ def summary(result: RunResult) -> dict[str, Any]:
         "estimated_acceptance_length": result.best.metrics["estimated_acceptance_length"],
         "parameters": result.parameters["saved"],
         "tokens": result.tokens,
+        "accounting": result.rows.model_dump(),
         "train_seconds": round(result.seconds, 3),
     }
 
@@ -74,6 +75,7 @@ def train_record(config: RunConfig, result: RunResult) -> dict[str, Any]:
         "attention": {"used": config.attention, "why": config.attention_why},
         "dtype": {"compute": config.dtype, "weights": "float32", "export": config.export_dtype},
         "rows": {"train": config.num_train, "val": config.num_val},
+        "accounting": result.rows.model_dump(),
         "vocabulary_coverage_val": config.coverage,
         "steps": result.steps,
         "resumed_from": result.resumed_from,

@@ -15,7 +15,7 @@ import torch
 from speculators.train import cli
 
 from services.worker.supervision import die_with_parent
-from services.worker.training import cpu_adapter, verifier_weights
+from services.worker.training import cpu_adapter, packed_loss, verifier_weights
 from services.worker.training.events import EventWriter
 from services.worker.training.fused_loss_guard import guard_fused_loss
 from services.worker.training.library_config import library_config
@@ -49,6 +49,7 @@ def train(run: RunConfig, writer: EventWriter) -> None:
     """Adapt the library where this machine needs it, and train."""
     torch.set_float32_matmul_precision(run.train.matmul_precision)
     verifier_weights.install()
+    packed_loss.install()
     if run.device == "cpu":
         cpu_adapter.install()
     else:

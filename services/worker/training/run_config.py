@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from shared.schemas.accounting import Accounting
 from shared.schemas.spec import DraftSpec, TrainSpec
 
 CONFIG_NAME = "config.json"
@@ -87,5 +88,6 @@ class RunResult(BaseModel):
     peak_host_bytes: int
     tokens: int
     samples: int
+    rows: Accounting
     world_size: int
     versions: dict[str, str]

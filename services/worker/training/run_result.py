@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
+from services.worker.training.row_books import Reached, row_accounting
+from services.worker.training.row_index import learnable_rows
 from services.worker.training.run_config import RESULT_NAME, EpochResult, RunResult
 
 if TYPE_CHECKING:
@@ -17,11 +19,12 @@ LIBRARIES = ("speculators", "torch", "transformers", "datasets", "safetensors")
 KIB = 1024  # ru_maxrss is in KiB on Linux
 
 
-def write(trainer: "EyrieTrainer", best: EpochResult, last: EpochResult) -> None:
-    """Write the result, whole or not at all."""
+def write(trainer: "EyrieTrainer", best: EpochResult, last: EpochResult, reached: Reached) -> None:
+    """Write the result, whole or not at all; `reached`: by row, whether it was trained or validated on."""
     position = trainer.position
     # All planned epochs are done here; with very many rows the plan's steps were an estimate.
     finished = position.epoch >= trainer.plan.epochs
+    learnable = learnable_rows(trainer.run.dataset, trainer.run.train.pack_length)
     result = RunResult(
         steps=position.step,
         total_steps=position.step if finished else trainer.plan.total,
@@ -34,6 +37,7 @@ def write(trainer: "EyrieTrainer", best: EpochResult, last: EpochResult) -> None
         peak_host_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
         tokens=position.tokens,
         samples=position.samples,
+        rows=row_accounting(reached.tolist(), learnable["train"] + learnable["val"]),
         world_size=dist.get_world_size() if trainer.is_distributed else 1,
         versions={name: importlib.metadata.version(name) for name in LIBRARIES},
     )

@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from speculators.train.trainer import Trainer, TrainerConfig
 
-from services.worker.training import cpu_adapter, run_result
+from services.worker.training import cpu_adapter, packed_loss, run_result
 from services.worker.training.acceptance import (
     acceptance_length,
     expected_acceptance,
@@ -38,6 +39,7 @@ from services.worker.training.resume_state import (
     fingerprint,
     save_point,
 )
+from services.worker.training.row_books import Reached, mark_reached, on_any_rank, trained_batches
 from services.worker.training.run_config import EXPORT_NAME, METRICS_NAME, EpochResult, RunConfig
 from services.worker.training.step_plan import plan_steps
 from services.worker.training.stop_signal import StopSignal, TrainingStoppedError
@@ -129,12 +131,7 @@ class EyrieTrainer(Trainer):
         metrics = logging.getLogger(LIBRARY_METRICS)
         metrics.addHandler(self.records)
         metrics.propagate = False  # sixteen lines a step in the stage's log
-        noise = HiddenNoise(self.run.train.hidden_noise, self.run.train.seed, self.rank)
-        self.draft.register_forward_pre_hook(self._check_stop)
-        self.draft.register_forward_pre_hook(
-            lambda model, args, kwargs: (args, noise(model, kwargs, self.global_step)),
-            with_kwargs=True,
-        )
+        self._hook_model()
         self.writer.event(
             "started",
             step=self.position.step,
@@ -143,8 +140,9 @@ class EyrieTrainer(Trainer):
             resumed_from=self.resumed_from,
         )
         Trainer.run_training.__wrapped__(self)
+        reached = self._rows_reached()
         if self.rank == 0:
-            self._finish()
+            self._finish(reached)
 
     def train_epoch(self, epoch: int, *, step_callback: Callable[[], None] | None = None) -> None:
         """Train one epoch; `step_callback` runs after each step, after ours."""
@@ -170,6 +168,7 @@ class EyrieTrainer(Trainer):
         if metrics is None:
             return None
         values = {name.removesuffix("_epoch"): value for name, value in metrics.items()}
+        values["loss"] = packed_loss.total_loss(values)
         self._require_finite(values["loss"], "validation loss")
         accepted = expected_acceptance(full_accuracies(values), self.run.coverage)
         values["estimated_acceptance_length"] = acceptance_length(accepted)
@@ -221,7 +220,27 @@ class EyrieTrainer(Trainer):
                 hint="lower train.lr, or look at the hidden states of the rows",
             )
 
-    def _check_stop(self, *_: object) -> None:
+    def _hook_model(self) -> None:
+        """Steer every forward pass, in training and validation, from outside of the library's compiled function."""
+        noise = HiddenNoise(self.run.train.hidden_noise, self.run.train.seed, self.rank)
+
+        def before(model: Any, args: Any, batch: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            self._check_stop()
+            if batch.pop("error_records", 0):
+                raise InternalError(
+                    "the trainer could not use a row: its file of hidden states holds other token ids",
+                    where="capture/dataset",
+                )
+            return args, packed_loss.numbered_mask(noise(model, batch, self.global_step))
+
+        def after(model: Any, _args: Any, output: Any) -> None:
+            if not model.training:
+                packed_loss.weigh_by_positions(output[2])
+
+        self.draft.register_forward_pre_hook(before, with_kwargs=True)
+        self.draft.register_forward_hook(after)
+
+    def _check_stop(self) -> None:
         """Before each batch: the state is consistent here, in training as in validation."""
         if not self.stop.requested(self.is_distributed):
             return
@@ -263,7 +282,18 @@ class EyrieTrainer(Trainer):
         )
         return folder
 
-    def _finish(self) -> None:
+    def _rows_reached(self) -> Reached:
+        """By row of the dataset, training rows first: whether any rank has trained or validated on it."""
+        self.sampler._cached_generated_batches = (-1, [])  # a resumed epoch has left only its rest there
+        trained = trained_batches(self.sampler._generate_batches, self.position.step)
+        held_out = self.val_loader.batch_sampler
+        validated = (batch for epoch in range(self.position.epoch) for batch in held_out._generate_batches(epoch))
+        reached = np.concatenate(
+            [mark_reached(trained, len(self.sampler.lengths)), mark_reached(validated, len(held_out.lengths))]
+        )
+        return on_any_rank(reached) if self.is_distributed else reached
+
+    def _finish(self, reached: Reached) -> None:
         """Export best and last, and say what was reached."""
         best, last = self.position.best, self.position.last
         if best is None or last is None or self.best_path is None:
@@ -271,7 +301,7 @@ class EyrieTrainer(Trainer):
         self._export("best", load_file(self.best_path))
         if last.epoch != best.epoch:
             self._export("last", None)
-        run_result.write(self, best, last)
+        run_result.write(self, best, last, reached)
 
 
 def _rank(result: EpochResult) -> tuple[float, float]:

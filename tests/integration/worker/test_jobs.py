@@ -156,3 +156,17 @@ def test_a_job_ends_although_the_store_is_full(site, monkeypatch):
     site.stop_job(job_id, JobStatus.CANCELLED)
     assert site.jobs.get(job_id).status == JobStatus.CANCELLED
     assert job_id not in site.jobs.active_ids()
+
+
+@pytest.mark.data
+def test_training_with_nothing_supervised_fails_before_a_gpu_is_leased_or_a_process_started(site):
+    site.start_worker()
+    rows = '{"split": "train", "first_supervised": 9000}\n{"split": "val", "first_supervised": 4}'
+    job_id = site.submit(metadata={"capture": f"leave dataset/rows.jsonl {rows}"})
+    record = site.wait_for(job_id, JobStatus.FAILED)
+    assert (record.error.reason, record.error.where) == (StatusReason.USER_ERROR, "/train/pack_length")
+    assert record.stage(Stage.TRAIN).status == StageStatus.FAILED
+    logs = site.store.root / "jobs" / job_id / "logs"
+    assert (logs / "capture-1.log").exists()
+    assert not (logs / "train-1.log").exists()
+    assert site.half_made() == []

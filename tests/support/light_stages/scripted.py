@@ -53,7 +53,7 @@ def run(ctx: StageContext) -> dict[str, Any]:
 
 def follow(ctx: StageContext, words: str) -> None:
     """Do one thing: `hold FILE` (until it exists), `family FILE` (the same, with a stubborn child in its own session),
-    `refuse` (a user's error), `full` (no space left)."""
+    `leave NAME TEXT` (a file), `refuse` (a user's error), `full` (no space left)."""
     verb, _, argument = words.partition(" ")
     match verb:
         case "hold":
@@ -61,6 +61,10 @@ def follow(ctx: StageContext, words: str) -> None:
         case "family":
             subprocess.Popen([sys.executable, "-S", "-c", CHILD], start_new_session=True)
             hold(ctx, Path(argument))
+        case "leave":
+            name, _, text = argument.partition(" ")
+            (ctx.out / name).parent.mkdir(parents=True, exist_ok=True)
+            (ctx.out / name).write_text(text)
         case "refuse":
             (ctx.out / "half-made").write_text("x")
             raise UserError("this cannot work", where="line 3", hint="give another")

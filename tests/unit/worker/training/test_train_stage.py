@@ -18,6 +18,7 @@ from services.worker.stage_context import StageContext
 from services.worker.stages import train
 from services.worker.training.launch import command, environment
 from services.worker.training.prepare_run import prepare_run
+from services.worker.training.row_index import learnable_rows
 from services.worker.training.run_config import CONFIG_NAME, EVENTS_NAME, RunConfig
 from shared.errors import DivergedError
 from tests.unit.worker.training.conftest import Inputs
@@ -57,6 +58,7 @@ def test_a_run_ends_with_checked_drafts_and_complete_records(context: Context, i
     assert record["rows"] == {"train": 60, "val": 10}
     assert record["attention"]["used"] == "sdpa"
     assert summary["steps"] == record["steps"] > 0
+    assert summary["accounting"] == {"unit": "rows", "taken": 70, "kept": 70, "rejected": {}}
     assert str(inputs.root) not in json.dumps(record)
     lines = [json.loads(line) for line in (made.out / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines if line["split"] == "val"] == list(range(8))
@@ -101,6 +103,20 @@ def test_max_steps_ends_the_run_in_mid_epoch(context: Context) -> None:
     made = context(max_steps=14, epochs=10)
     summary = train.run(made)
     assert (summary["steps"], summary["last_epoch"]) == (14, 1)
+
+
+@pytest.mark.data
+def test_rows_that_are_cut_off_or_never_reached_are_in_the_books(context: Context) -> None:
+    made = context(max_steps=2, epochs=3, pack_length=24)
+    books = train.run(made)["accounting"]
+    assert books["taken"] == 70
+    assert books["kept"] >= 10 - books["rejected"]["cut_off"]
+    assert books["rejected"]["cut_off"] == sum(
+        not able for part in learnable_rows(made.inputs["capture"] / "dataset", 24).values() for able in part
+    )
+    assert books["rejected"]["cut_off"] > 0
+    assert books["rejected"]["not_reached"] > 0
+    assert json.loads((made.out / "train_config.json").read_text())["accounting"] == books
 
 
 def test_a_loss_that_is_not_finite_is_diverged_and_publishes_nothing(context: Context, inputs: Inputs) -> None:
