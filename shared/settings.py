@@ -1,5 +1,6 @@
 """Settings of all services, from the environment (`EYRIE_...`), with one meaning everywhere."""
 
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -31,6 +32,10 @@ class Settings(BaseSettings):
         "",
         validation_alias=AliasChoices("EYRIE_GPUS", "GPUS"),
         description="GPUs of this worker, such as `0,1`; empty: all that NVML finds.",
+    )
+    gpu_lock_folder: Path = Field(
+        Path(tempfile.gettempdir()) / "eyrie-gpus",
+        description="Folder of this host, shared by its workers, with a lock for each GPU.",
     )
     max_upload_bytes: int = Field(64 * 1024**3, ge=1, description="Largest dataset file.")
     max_row_bytes: int = Field(16 * 1024**2, ge=1024, description="Longest line of a dataset file.")

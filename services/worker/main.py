@@ -4,6 +4,7 @@ Run it with `python -m services.worker`. Its process imports no torch; stages do
 the running stage save what it has, hands the job to another worker, and ends this one.
 """
 
+import importlib.metadata
 import logging
 import os
 import signal
@@ -14,23 +15,28 @@ from types import FrameType
 from typing import Any
 
 from redis import Redis
+from redis.client import Pipeline
 from redis.exceptions import RedisError
-from rq import Worker
+from rq import Queue, Worker
 from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 
 from services.worker.pipeline import JobRun
 from services.worker.run_control import RunControl
-from services.worker.supervision import STORE_VARIABLE
+from services.worker.station import BEAT_S, Station
+from services.worker.supervision import PARENT_VARIABLE, STORE_VARIABLE, WORKER_VARIABLE, die_with_parent
 from shared.artifact_store import LocalArtifactStore
+from shared.errors import EyrieError
 from shared.ids import new_id
 from shared.job_store import JobNotFound, JobStore
 from shared.queue import ENTRY_POINT, JobQueue
-from shared.settings import get_settings
+from shared.settings import Settings, get_settings
 
 log = logging.getLogger(__name__)
 WORKER_TTL_S = 45
 MAINTENANCE_INTERVAL_S = 30
+BAD_INPUT = 2
+VERSION = importlib.metadata.version("eyrie")
 REDIS_TIMEOUT_S = 10.0  # a Redis that hangs must not hang the run
 
 
@@ -52,7 +58,26 @@ class Message(Job):
 
 
 class JobWorker(Worker):
-    """RQ's worker, that passes SIGTERM on to the running job."""
+    """RQ's worker, that passes SIGTERM on to the running job and has a place in the fleet."""
+
+    station: Station
+
+    @property
+    def dequeue_timeout(self) -> int:
+        return BEAT_S
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
+        super().heartbeat(timeout, pipeline)
+        if not self.is_horse:
+            self.station.beat()
+
+    def execute_job(self, job: Job, queue: Queue) -> None:
+        self.station.begin(str(job.args[0]) if job.args else None)
+        try:
+            super().execute_job(job, queue)
+        finally:
+            if not self.is_horse:
+                self.station.end()
 
     def handle_warm_shutdown_request(self) -> None:
         super().handle_warm_shutdown_request()  # type: ignore[no-untyped-call]
@@ -69,9 +94,8 @@ def run_job(job_id: str) -> None:
         stopping.set()
 
     signal.signal(signal.SIGTERM, stop)
-    os.environ[STORE_VARIABLE] = str(settings.store_root.absolute())
-    redis = Redis.from_url(settings.redis_url, decode_responses=True, socket_timeout=REDIS_TIMEOUT_S)
-    jobs = JobStore(redis, LocalArtifactStore(settings.store_root))
+    die_with_parent()  # a killed worker's job is handed over like a stopped one's
+    jobs = _job_store(settings)
     control = RunControl(jobs, job_id, new_id("run"), settings.run_lease_s, stopping)
     try:
         JobRun(jobs, JobQueue(settings.redis_url), settings, control, socket.gethostname()).run()
@@ -96,9 +120,26 @@ def main() -> int:
         serializer=JSONSerializer,
         worker_ttl=WORKER_TTL_S,
         maintenance_interval=MAINTENANCE_INTERVAL_S,
+        job_monitoring_interval=BEAT_S,
     )
+    try:
+        worker.station = Station(worker.name, VERSION, _job_store(settings), settings)
+    except EyrieError as error:
+        print(f"worker: {error}", file=sys.stderr)
+        return BAD_INPUT
+    os.environ |= {
+        STORE_VARIABLE: str(settings.store_root.absolute()),
+        WORKER_VARIABLE: worker.name,
+        PARENT_VARIABLE: str(os.getpid()),  # of the work horses
+    }
     worker.work(logging_level="WARNING")
+    worker.station.sign_off()
     return 0
+
+
+def _job_store(settings: Settings) -> JobStore:
+    redis = Redis.from_url(settings.redis_url, decode_responses=True, socket_timeout=REDIS_TIMEOUT_S)
+    return JobStore(redis, LocalArtifactStore(settings.store_root))
 
 
 def _without_password(url: str) -> str:

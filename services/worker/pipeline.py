@@ -1,6 +1,5 @@
 """One attempt at a job: its stages in order, and every way out of it written into the record."""
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -9,7 +8,8 @@ from typing import TypeVar
 from redis.exceptions import RedisError
 
 from services.worker.data.exchange import sweep_dead_runs
-from services.worker.gpus import local_gpus, require_gpus
+from services.worker.gpu_locks import GpuLocks
+from services.worker.gpus import LocalGpus, require_job_gpus
 from services.worker.run_control import CancelRequested, PauseRequested, RunControl, WorkerStopping
 from services.worker.stage_attempt import StageAttempt, StageFailed
 from services.worker.stage_inputs import StageInputs
@@ -38,7 +38,7 @@ class JobRun:
     def __init__(self, jobs: JobStore, queue: JobQueue, settings: Settings, control: RunControl, worker: str) -> None:
         self.jobs, self.queue, self.settings, self.control, self.worker = jobs, queue, settings, control, worker
         self.job_id, self.token = control.job_id, control.token
-        self.gpus = local_gpus(settings.gpus)
+        self.gpus = LocalGpus(settings.gpus, GpuLocks(settings.gpu_lock_folder, jobs.artifacts.root))
 
     def run(self) -> None:
         """Run the job's unfinished stages; every way out leaves a record that says what happened."""
@@ -93,8 +93,8 @@ class JobRun:
 
     def _run_stages(self, record: JobRecord) -> None:
         inputs = StageInputs(record.spec, self.jobs.artifacts)
-        require_gpus(len(self.gpus), max(record.spec.train.gpus, record.spec.evaluate.gpus), "/train/gpus")
-        with contextlib.closing(VerifierSession(record.spec, inputs, self.control)) as session:
+        require_job_gpus(self.gpus, record.spec)
+        with VerifierSession(record.spec, inputs, self.control) as session:
             for stage in Stage:
                 if stage not in NEEDS_VERIFIER:
                     session.close()

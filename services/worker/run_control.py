@@ -1,19 +1,22 @@
 """A live run's tie to its record: it renews the lease and learns when it must stop."""
 
 import logging
+import os
+import socket
 import threading
 import time
 
 from redis.exceptions import RedisError
 
-from services.worker.supervision import end_tree, run_tokens
+from services.worker.strays import Strays
+from services.worker.supervision import WORKER_VARIABLE
+from shared.gpu_leases import GpuLeases
 from shared.job_store import Fenced, JobNotFound, JobStore
-from shared.schemas.job import JobStatus
+from shared.schemas.fleet import GpuHolder
+from shared.schemas.job import JobStatus, now
 
 log = logging.getLogger(__name__)
 CHECK_INTERVAL_S = 0.5
-RENEWAL_GRACE_S = 5.0
-STRAY_GRACE_S = 5.0
 
 
 class Interrupted(Exception):
@@ -41,7 +44,9 @@ class RunControl:
     def __init__(self, jobs: JobStore, job_id: str, token: str, lease_s: int, stopping: threading.Event) -> None:
         self.jobs, self.job_id, self.token, self.lease_s = jobs, job_id, token, lease_s
         self.stopping = stopping
+        self.gpu_leases = GpuLeases(jobs.redis)
         self.held: list[str] = []
+        self._gpus: dict[str, GpuHolder] = {}
         self._next_check = 0.0
         self._next_renewal = 0.0
 
@@ -74,7 +79,7 @@ class RunControl:
             time.sleep(min(left, CHECK_INTERVAL_S))
 
     def hold(self, keys: list[str]) -> bool:
-        """Lease further keys (GPUs, a stage) for as long as the run lives; all of them or none.
+        """Lease further keys (a stage's) for as long as the run lives; all of them or none.
 
         False as well while Redis does not answer: to be asked for again.
         """
@@ -95,26 +100,63 @@ class RunControl:
         except RedisError as error:
             log.warning("job %s: Redis does not answer, the lease on %s lapses: %s", self.job_id, keys, error)
 
-    def end_strays(self) -> None:
-        """End what is left on this machine of runs whose worker was killed: their leases lapse, their processes stay.
+    def ask_for_gpus(self, count: int, pool: list[str], usable: list[str], stage: str) -> list[str]:
+        """Stand in line for GPUs and take them when it is this run's turn; see `GpuLeases.ask`.
 
-        A run whose lease lapsed while Redis was away takes it up again within `RENEWAL_GRACE_S`, and is left alone.
+        Returns:
+            `count` GPUs, leased for as long as the run lives; none to be asked again, as while Redis does not answer.
+        """
+        host = socket.gethostname()
+        worker = os.environ.get(WORKER_VARIABLE, host)
+        holder = GpuHolder(token=self.token, job_id=self.job_id, stage=stage, worker=worker, host=host, since=now())
+        try:
+            gpus = self.gpu_leases.ask(holder, count, pool, usable, self.lease_s)
+        except RedisError as error:
+            log.warning("job %s: Redis does not answer, no lease on GPUs yet: %s", self.job_id, error)
+            return []
+        self._gpus |= dict.fromkeys(gpus, holder)
+        return gpus
+
+    def leave_gpu_line(self) -> None:
+        """Stop waiting for GPUs; while Redis is away, by asking no more."""
+        try:
+            self.gpu_leases.withdraw(self.token)
+        except RedisError:
+            log.info("job %s: its place in the line for GPUs lapses", self.job_id)
+
+    def give_gpus_back(self, gpus: list[str]) -> None:
+        """End leases on GPUs that none of this run's processes uses any more.
+
+        While Redis is away they lapse, and whoever looks at the GPUs next finds them empty.
+        """
+        if not gpus:
+            return
+        for gpu in gpus:
+            self._gpus.pop(gpu, None)
+        try:
+            self.gpu_leases.give_back(self.token, gpus)
+        except RedisError as error:
+            log.warning("job %s: Redis does not answer, the lease on %s lapses: %s", self.job_id, gpus, error)
+
+    def say(self, kind: str, message: str, stage: str) -> None:
+        """Tell people who watch the job something; not worth stopping for when Redis is away."""
+        try:
+            self.jobs.append_event(self.job_id, kind, {"stage": stage, "message": message})
+        except RedisError as error:
+            log.warning("job %s: %s, said to nobody: %s", self.job_id, message, error)
+
+    def end_strays(self) -> None:
+        """End what is left on this machine of runs that are dead: their leases lapse, their processes stay.
 
         Raises:
-            Interrupted, Fenced: while waiting for that.
+            Interrupted, Fenced: while waiting to be sure of it.
         """
+        strays = Strays(self.jobs, self.lease_s)
         try:
-            if self._strays():
-                self.wait(RENEWAL_GRACE_S)
-                for token in self._strays():
-                    log.warning("ending processes of the run %s, whose worker is gone", token)
-                    end_tree(token, None, STRAY_GRACE_S)
+            while strays.sweep():
+                self.wait(CHECK_INTERVAL_S)
         except RedisError as error:
             log.warning("job %s: Redis does not answer, no strays were looked for: %s", self.job_id, error)
-
-    def _strays(self) -> set[str]:
-        others = run_tokens(self.jobs.artifacts.root) - {self.token}
-        return others - {self.jobs.run_token(job_id) for job_id in self.jobs.active_ids()} if others else set()
 
     def _check_record(self) -> None:
         try:
@@ -133,3 +175,6 @@ class RunControl:
             raise Fenced(self.job_id)
         if self.held and not self.jobs.acquire_keys(self.held, self.token, self.lease_s):
             raise Fenced(self.job_id)
+        for gpu, holder in self._gpus.items():
+            if not self.gpu_leases.renew(holder, [gpu], self.lease_s):
+                raise Fenced(self.job_id)

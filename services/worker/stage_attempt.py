@@ -4,8 +4,10 @@ import contextlib
 import shutil
 import time
 
-from services.worker.gpus import leased_gpus
+from services.worker.gpu_locks import is_real
+from services.worker.gpus import LocalGpus, leased_gpus
 from services.worker.run_control import RunControl
+from services.worker.stage_clock import StageClock
 from services.worker.stage_inputs import StageInputs, library_versions
 from services.worker.stage_keys import stage_key, stage_parameters
 from services.worker.stage_run import StageRun
@@ -17,6 +19,7 @@ from shared.errors import ArtifactStoreError, StatusReason
 from shared.schemas.job import ErrorDetail, JobRecord, Stage, now
 from shared.schemas.manifest import Manifest
 from shared.schemas.registry import DraftRecord
+from shared.schemas.spec import ManagedVerifier
 from shared.settings import Settings
 
 DRAFT_ID_CHARACTERS = 20
@@ -41,7 +44,7 @@ class StageAttempt:
         store: LocalArtifactStore,
         settings: Settings,
         control: RunControl,
-        gpus: list[str],
+        gpus: LocalGpus,
     ) -> None:
         self.record, self.stage, self.inputs, self.store = record, stage, inputs, store
         self.settings, self.control, self.gpus = settings, control, gpus
@@ -80,14 +83,14 @@ class StageAttempt:
         document = self._document()
         if session is not None:
             document.endpoint = session.endpoint(document.exchange, logs / f"verifier-{number}.log", self.gpus)
-        with leased_gpus(self.control, self.gpus, self._gpu_count(), f"/{self.stage}/gpus") as gpus:
-            document.gpus = gpus
+        where = f"/{self.stage}/gpus"
+        with leased_gpus(self.control, self.gpus, self._gpu_count(), str(self.stage), where) as grant:
+            document.gpus = grant.real()
             folder = self.store.folder(self.folder_key)
             log_path = logs / f"{self.stage}-{number}.log"
             supervisor = StageSupervisor(document, folder, log_path, self.control, self.settings.stop_grace_s)
-            limit_s = float(getattr(self.record.spec.limits, f"{self.stage}_s"))
             try:
-                result = supervisor.run(limit_s, {"CUDA_VISIBLE_DEVICES": ",".join(gpus)})
+                result = supervisor.run(self._clock(), grant)
             except Exception:
                 self.store.delete(f"{self.folder_key}/out")
                 raise
@@ -146,6 +149,10 @@ class StageAttempt:
         """Remove what a failed attempt half made; what a later one can take over stays, if another try can help."""
         self.store.delete(self.folder_key if reason == StatusReason.USER_ERROR else f"{self.folder_key}/out")
 
+    def _clock(self) -> StageClock:
+        managed = self.record.spec.verifier.managed or ManagedVerifier()
+        return StageClock(getattr(self.record.spec.limits, f"{self.stage}_s"), managed.start_timeout_s)
+
     def _gpu_count(self) -> int:
         counts = {Stage.TRAIN: self.record.spec.train.gpus, Stage.EVALUATE: self.record.spec.evaluate.gpus}
         return counts.get(self.stage, 0)
@@ -170,5 +177,5 @@ class StageAttempt:
             previous=[path / "work" for path in earlier],
             exchange=exchange,
             served_model=served_model_name(self.record.spec),
-            gpu_verifier=bool(self.gpus),
+            gpu_verifier=any(is_real(gpu) for gpu in self.gpus.ids),
         )

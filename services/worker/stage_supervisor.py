@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import queue
-import subprocess
 import sys
 import threading
 import time
@@ -15,11 +14,14 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from services.worker.gpus import GpuGrant
 from services.worker.run_control import RunControl
+from services.worker.stage_clock import StageClock
 from services.worker.stage_context import EVENTS_FD_VARIABLE
 from services.worker.stage_run import STORE_UNUSABLE, StageResult, StageRun
-from services.worker.supervision import end_tree, marked_environment
+from services.worker.supervision import JOB_VARIABLE, GuardedProcess, end_tree, marked_environment
 from shared.errors import StageTimeoutError, StatusReason
+from shared.job_store import Fenced
 from shared.schemas.job import ErrorDetail, Progress, now
 
 log = logging.getLogger(__name__)
@@ -70,58 +72,65 @@ class StageSupervisor:
         self.meter = ProgressMeter()
         self.metrics: dict[str, float] = {}
 
-    def run(self, limit_s: float, environment: dict[str, str]) -> StageResult:
+    def run(self, clock: StageClock, grant: GpuGrant) -> StageResult:
         """Run the stage to its end.
 
         Args:
-            limit_s: seconds that it may take.
-            environment: variables added to the child's, such as the leased GPUs.
+            clock: the time that it may take.
+            grant: the GPUs that it has; their locks pass to the stage's processes.
 
         Raises:
             Interrupted, Fenced: from the run's control; the process tree is gone by then.
             StageTimeoutError: the limit was reached; likewise.
         """
+        self.clock = clock
         result_path = self.folder / "result.json"
         run_path = self.folder / "run.json"
         run_path.write_text(self.run_document.model_dump_json(), encoding="utf-8")
         read_end, write_end = os.pipe()
-        child_environment = marked_environment(self.token, {**environment, EVENTS_FD_VARIABLE: str(write_end)})
         with self.log_path.open("ab") as log_file:
-            child = subprocess.Popen(
+            child = GuardedProcess.start(
                 [sys.executable, "-m", "services.worker.stage_main", str(run_path), str(result_path)],
-                stdin=subprocess.DEVNULL,
-                stdout=log_file,
-                stderr=subprocess.STDOUT,
-                env=child_environment,
-                pass_fds=(write_end,),
+                environment=self._environment(grant, write_end),
+                output=log_file,
+                grace_s=self.grace_s,
+                keep=(write_end, *grant.locks),
             )
         os.close(write_end)
+        grant.hand_over()
         try:
-            self._watch(child, read_end, time.monotonic() + limit_s, limit_s)
+            self._watch(child, read_end)
+        except Fenced:
+            child.end(0.0)  # another attempt runs: nothing of this one may go on beside it
+            raise
         except BaseException:
-            end_tree(self.token, child.pid, self.grace_s)
+            child.end(self.grace_s)
             raise
         finally:
-            child.wait()
+            child.process.wait()
             end_tree(self.token, None, LEFTOVER_GRACE_S)
-        return _read_result(result_path, child.returncode, self.run_document)
+        return _read_result(result_path, child.process.returncode, self.run_document)
 
-    def _watch(self, child: "subprocess.Popen[bytes]", read_end: int, deadline: float, limit_s: float) -> None:
+    def _environment(self, grant: GpuGrant, events: int) -> dict[str, str]:
+        own = {JOB_VARIABLE: self.run_document.job_id, EVENTS_FD_VARIABLE: str(events)}
+        return marked_environment(self.token, {**own, **grant.environment()})
+
+    def _watch(self, child: GuardedProcess, read_end: int) -> None:
         events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         threading.Thread(target=_read_events, args=(read_end, events), daemon=True).start()
         open_pipe = True
-        while open_pipe or child.poll() is None:
+        while open_pipe or child.process.poll() is None:
             try:
                 event = events.get(timeout=POLL_S)
                 open_pipe = open_pipe and event is not None
                 if event is not None:
                     self._relay(event)
             except queue.Empty:
-                open_pipe = open_pipe and child.poll() is None
+                open_pipe = open_pipe and child.process.poll() is None
             self.control.check()
-            if time.monotonic() > deadline:
+            if self.clock.is_over():
                 raise StageTimeoutError(
-                    f"the stage did not end within its limit of {limit_s:g} s",
+                    f"the stage did not end within its limit of {self.clock.limit_s:g} s",
                     where=str(self.run_document.stage),
                     hint=f"raise limits.{self.run_document.stage}_s",
                 )
@@ -129,6 +138,7 @@ class StageSupervisor:
     def _relay(self, event: dict[str, Any]) -> None:
         jobs, job_id = self.control.jobs, self.run_document.job_id
         stage = str(self.run_document.stage)
+        self.clock.follow(event)
         try:
             match event.get("type"):
                 case "progress":

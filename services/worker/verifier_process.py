@@ -1,17 +1,17 @@
 """Starts the verifier service as a process of this worker, waits until it answers, and ends it again."""
 
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 
-from services.worker.supervision import end_tree, marked_environment
+from services.worker.supervision import GuardedProcess, marked_environment
 from shared.errors import EyrieError, UserError, VerifierError
+from shared.job_store import Fenced
 from shared.verifier_settings import VerifierSettings
 
 POLL_S = 0.5
@@ -29,6 +29,7 @@ def running_verifier(
     timeout_s: float,
     tick: Callable[[], None] = lambda: None,
     environment: Mapping[str, str] | None = None,
+    locks: Sequence[int] = (),
 ) -> Iterator[str]:
     """Serve a verifier for the length of a block.
 
@@ -39,6 +40,7 @@ def running_verifier(
         timeout_s: seconds until it must answer.
         tick: called while waiting; may raise to give up.
         environment: further variables, such as CUDA_VISIBLE_DEVICES.
+        locks: descriptors that its processes inherit; those of its GPUs.
 
     Yields:
         Its base URL, without /v1.
@@ -52,19 +54,22 @@ def running_verifier(
     variables = marked_environment(mark, {**settings.to_environ(), **(environment or {})})
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("ab") as log_file:
-        process = subprocess.Popen(
+        verifier = GuardedProcess.start(
             [sys.executable, "-m", "services.verifier"],
-            stdin=subprocess.DEVNULL,
-            stdout=log_file,
-            stderr=subprocess.STDOUT,
-            env=variables,
+            environment=variables,
+            output=log_file,
+            grace_s=STOP_GRACE_S,
+            keep=locks,
         )
+    grace_s = STOP_GRACE_S
     try:
-        _wait_until_healthy(process, url, log_path, timeout_s, tick)
+        _wait_until_healthy(verifier, url, log_path, timeout_s, tick)
         yield url
+    except Fenced:
+        grace_s = 0.0
+        raise
     finally:
-        end_tree(mark, process.pid, STOP_GRACE_S)
-        process.wait()
+        verifier.end(grace_s)
 
 
 def free_port() -> int:
@@ -75,14 +80,14 @@ def free_port() -> int:
 
 
 def _wait_until_healthy(
-    process: "subprocess.Popen[bytes]", url: str, log_path: Path, timeout_s: float, tick: Callable[[], None]
+    verifier: GuardedProcess, url: str, log_path: Path, timeout_s: float, tick: Callable[[], None]
 ) -> None:
     deadline = time.monotonic() + timeout_s
     with httpx.Client(timeout=5.0, trust_env=False) as client:
         while True:
             tick()
-            if process.poll() is not None:
-                raise _start_error(process.returncode, log_path)
+            if (returncode := verifier.process.poll()) is not None:
+                raise _start_error(returncode, log_path)
             try:
                 if client.get(f"{url}/health").status_code == httpx.codes.OK:
                     return

@@ -2,10 +2,13 @@
 
 from contextlib import ExitStack
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
-from services.worker.gpus import leased_gpus
+from services.worker.gpus import LocalGpus, leased_gpus
 from services.worker.run_control import RunControl
 from services.worker.stage_inputs import StageInputs
+from services.worker.supervision import JOB_VARIABLE
 from services.worker.verifier_process import running_verifier
 from shared.errors import UserError
 from shared.schemas.spec import JobSpec, ManagedVerifier
@@ -14,14 +17,25 @@ from shared.verifier_settings import VerifierSettings
 
 
 class VerifierSession:
-    """Gives stages an endpoint; a managed verifier is started at the first call and lives until `close`."""
+    """Gives stages an endpoint; a managed verifier is started at the first call and lives until `close`, with its GPUs.
+
+    As a context it closes at its end; a run that was fenced kills its verifier there, without a grace.
+    """
 
     def __init__(self, spec: JobSpec, inputs: StageInputs, control: RunControl) -> None:
         self.spec, self.inputs, self.control = spec, inputs, control
         self._stack = ExitStack()
         self._url: str | None = spec.verifier.endpoint
 
-    def endpoint(self, exchange: Path, log_path: Path, gpus: list[str]) -> str:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, traceback)
+
+    def endpoint(self, exchange: Path, log_path: Path, gpus: LocalGpus) -> str:
         """Base URL of the verifier, started if need be.
 
         Args:
@@ -45,13 +59,14 @@ class VerifierSession:
         self._stack.close()
         self._url = self.spec.verifier.endpoint
 
-    def _start(self, managed: ManagedVerifier, exchange: Path, log_path: Path, gpus: list[str]) -> str:
-        count = managed.tensor_parallel_size if gpus or managed.tensor_parallel_size > 1 else 0
-        leased = self._stack.enter_context(leased_gpus(self.control, gpus, count, "/verifier/managed"))
+    def _start(self, managed: ManagedVerifier, exchange: Path, log_path: Path, gpus: LocalGpus) -> str:
+        count = managed.tensor_parallel_size if gpus.ids or managed.tensor_parallel_size > 1 else 0
+        where = "/verifier/managed/tensor_parallel_size"
+        grant = self._stack.enter_context(leased_gpus(self.control, gpus, count, "verifier", where))
         config = self.inputs.verifier_config
         settings = VerifierSettings.model_validate(
             {
-                **verifier_fields(self.spec, self.inputs.verifier_folder, on_gpu=bool(leased)),
+                **verifier_fields(self.spec, self.inputs.verifier_folder, on_gpu=bool(grant.real())),
                 "mode": "capture",
                 "layer_ids": capture_layer_ids(self.spec.capture.layer_ids, config.num_hidden_layers),
                 "shared_folder": exchange,
@@ -59,16 +74,18 @@ class VerifierSession:
                 "max_num_seqs": managed.max_num_seqs,
             }
         )
-        return self._stack.enter_context(
-            running_verifier(
-                settings,
-                mark=f"{self.control.token}.verifier",
-                log_path=log_path,
-                timeout_s=managed.start_timeout_s,
-                tick=self.control.check,
-                environment={"CUDA_VISIBLE_DEVICES": ",".join(leased)},
-            )
+        verifier = running_verifier(
+            settings,
+            mark=f"{self.control.token}.verifier",
+            log_path=log_path,
+            timeout_s=managed.start_timeout_s,
+            tick=self.control.check,
+            environment={JOB_VARIABLE: self.control.job_id, **grant.environment()},
+            locks=grant.locks,
         )
+        url = self._stack.enter_context(verifier)
+        grant.hand_over()
+        return url
 
 
 def verifier_fields(spec: JobSpec, folder: Path, *, on_gpu: bool) -> dict[str, object]:

@@ -22,7 +22,7 @@ from shared.schemas.manifest import Manifest
 from tests.support.stage_runs import job_spec, prompts, write_dataset, write_rows, write_verifier
 from tests.support.verifier_stub import VerifierStub
 from tests.support.wait import wait_until
-from tools.embedded_redis import RedisHandle
+from tools.embedded_redis import RedisHandle, start_redis
 
 ROOT = Path(__file__).resolve().parents[2]
 LIGHT = "tests.support.light_stages"  # no stage is real but publish
@@ -47,8 +47,8 @@ class Site:
         client = Redis.from_url(self.redis.url, decode_responses=True)
         self.jobs, self.queue = JobStore(client, self.store), JobQueue(self.redis.url)
 
-    def start_worker(self, package: str = LIGHT) -> "subprocess.Popen[bytes]":
-        """Start a worker whose stages come from a package."""
+    def start_worker(self, package: str = LIGHT, gpus: str = "", **changes: str) -> "subprocess.Popen[bytes]":
+        """Start a worker whose stages come from a package; `changes` are further variables of its environment."""
         environment = {
             **os.environ,
             "EYRIE_REDIS_URL": self.redis.url,
@@ -57,6 +57,9 @@ class Site:
             "EYRIE_STAGE_PACKAGE": package,
             "EYRIE_RUN_LEASE_S": "3",
             "EYRIE_STOP_GRACE_S": "5",
+            "EYRIE_GPUS": gpus,
+            "EYRIE_GPU_LOCK_FOLDER": str(self.folder / "gpu-locks"),
+            **changes,
         }
         with (self.folder / "workers.log").open("ab") as log:
             worker = subprocess.Popen(
@@ -97,6 +100,11 @@ class Site:
 
         record = self.jobs.update(job_id, change)
         self.queue.enqueue(job_id, record.attempt)
+
+    def restart_redis(self) -> None:
+        """End Redis and start it again with what it had."""
+        self.redis.stop()
+        self.redis = start_redis(self.folder / "redis", self.redis.port)
 
     def wait_for(self, job_id: str, status: JobStatus) -> JobRecord:
         """Wait until a job has a status; another final one is a failure at once."""

@@ -20,6 +20,7 @@ from services.worker.data.turns import speaking_turns
 from services.worker.data.verifier_client import RowRefused, VerifierClient
 from services.worker.evaluation.acceptance import acceptance, evaluation_sampling, settled_counters
 from services.worker.evaluation.offline import estimate_acceptance
+from services.worker.stage_clock import VERIFIER_LOADING, VERIFIER_READY
 from services.worker.stage_context import StageContext
 from services.worker.supervision import RUN_TOKEN_VARIABLE
 from services.worker.verifier_process import running_verifier
@@ -28,7 +29,7 @@ from shared.data.files import read_record, read_rows
 from shared.data.refusal import RowRejected
 from shared.data.row_reader import RowReader
 from shared.errors import UserError, VerifierError
-from shared.schemas.spec import EvaluateSpec
+from shared.schemas.spec import EvaluateSpec, ManagedVerifier
 from shared.verifier_settings import VerifierSettings
 
 MIN_MODEL_LEN = 256
@@ -107,9 +108,11 @@ async def _in_vllm(
         }
     )
     mark = f"{_own_mark(ctx)}.{draft}"
-    timeout_s = spec.limits.evaluate_s
+    timeout_s = (spec.verifier.managed or ManagedVerifier()).start_timeout_s
     ctx.report.progress(done, max(total, 1), "prompts")
+    ctx.report.event(VERIFIER_LOADING, draft=draft)
     with running_verifier(settings, mark=mark, log_path=ctx.work / f"vllm-{draft}.log", timeout_s=timeout_s) as url:
+        ctx.report.event(VERIFIER_READY, draft=draft)
         measured = {}
         concurrency = spec.evaluate.concurrency
         async with VerifierClient(url, served_model_name(spec), ctx.exchange, concurrency) as client:

@@ -4,18 +4,25 @@ A job's `metadata` says, by stage, what happens beside leaving the files that la
 Metadata is in no stage key, so equal jobs stay equal.
 """
 
+import contextlib
 import errno
 import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from services.worker.stage_context import StageContext
-from shared.errors import UserError
+from services.worker.supervision import GPUS_VARIABLE, RUN_TOKEN_VARIABLE, is_alive
+from shared.errors import InternalError, UserError
 
 CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)"
+# Starts CHILD in a session of its own, and ends: nobody but the kernel knows whose child it was.
+DAEMON = f"import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', {CHILD!r}], start_new_session=True)"
 EVALUATION = {
     "mode": "vllm",
     "num_speculative_tokens": 3,
@@ -52,7 +59,8 @@ def run(ctx: StageContext) -> dict[str, Any]:
 
 
 def follow(ctx: StageContext, words: str) -> None:
-    """Do one thing: `hold FILE` (until it exists), `family FILE` (the same, with a stubborn child in its own session),
+    """Do one thing: `hold FILE` (until it exists), `family FILE` (the same, with stubborn children in sessions of their
+    own, one of them an orphan), `alone FILE` (fail if a process of another run uses this one's GPUs, else hold),
     `leave NAME TEXT` (a file), `refuse` (a user's error), `full` (no space left)."""
     verb, _, argument = words.partition(" ")
     match verb:
@@ -60,6 +68,10 @@ def follow(ctx: StageContext, words: str) -> None:
             hold(ctx, Path(argument))
         case "family":
             subprocess.Popen([sys.executable, "-S", "-c", CHILD], start_new_session=True)
+            subprocess.run([sys.executable, "-S", "-c", DAEMON], check=True)
+            hold(ctx, Path(argument))
+        case "alone":
+            require_alone(ctx)
             hold(ctx, Path(argument))
         case "leave":
             name, _, text = argument.partition(" ")
@@ -70,6 +82,20 @@ def follow(ctx: StageContext, words: str) -> None:
             raise UserError("this cannot work", where="line 3", hint="give another")
         case "full":
             raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def require_alone(ctx: StageContext) -> None:
+    """Fail unless this run has GPUs, and no process of another run is left on them."""
+    gpus = set(os.environ[GPUS_VARIABLE].split(","))
+    others = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            environment = process.environ()
+            theirs = set(environment.get(GPUS_VARIABLE, "").split(","))
+            if gpus & theirs and ctx.token not in environment[RUN_TOKEN_VARIABLE] and is_alive(process):
+                others.append(process.pid)
+    if others or gpus == {""}:
+        raise InternalError(f"the GPUs {gpus} are shared with the processes {others}")
 
 
 def hold(ctx: StageContext, file: Path) -> None:
