@@ -60,7 +60,7 @@ class EyrieClient:
         self._http.close()
 
     def upload_dataset(self, path: Path, name: str | None = None) -> JsonObject:
-        """Upload a JSONL file of prompts or conversations.
+        """Upload a file of prompts, conversations or token ids: JSONL, plain or gzip, or Parquet.
 
         Raises:
             ApiError
@@ -72,9 +72,14 @@ class EyrieClient:
                 "/v1/datasets",
                 params={"name": name or path.name},
                 content=_pieces(file),
-                headers={"Content-Type": "application/x-ndjson", "Content-Length": str(path.stat().st_size)},
+                headers={"Content-Type": "application/octet-stream", "Content-Length": str(path.stat().st_size)},
                 timeout=httpx.Timeout(TIMEOUT_S, read=600),
             )
+
+    def compose_dataset(self, sources: list[JsonObject], name: str | None = None) -> JsonObject:
+        """Make a dataset of uploaded ones: each with `dataset`, and perhaps `name` and `weight`."""
+        document = {"sources": sources} | ({"name": name} if name else {})
+        return self._object("POST", "/v1/datasets", json=document)
 
     def list_datasets(self, limit: int = PAGE) -> list[JsonObject]:
         """The newest `limit` datasets."""

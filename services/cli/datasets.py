@@ -1,11 +1,13 @@
-"""Commands for datasets: `eyrie datasets upload|list|show`."""
+"""Commands for datasets: `eyrie datasets upload|compose|list|show`."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from services.cli.client import DEFAULT_URL, EyrieClient
+from services.cli.client import DEFAULT_URL, EyrieClient, JsonObject
+from services.cli.errors import BadInput
 from services.cli.options import LimitOption, Output, OutputOption, UrlOption, console, print_json, print_table
 
 app = typer.Typer(no_args_is_help=True, help="Upload and list datasets.")
@@ -14,18 +16,50 @@ COLUMNS = {"ID": "id", "NAME": "name", "ROWS": "rows", "BYTES": "bytes", "CREATE
 
 @app.command()
 def upload(
-    file: Annotated[Path, typer.Argument(help="JSONL: one JSON object a line.")],
-    name: Annotated[str | None, typer.Option(help="A name for people; absent: the file's.")] = None,
+    files: Annotated[list[Path], typer.Argument(help="JSONL (plain or gzip) or Parquet; several become one dataset.")],
+    name: Annotated[str | None, typer.Option(help="A name for people; absent: the first file's.")] = None,
+    weight: Annotated[
+        list[str] | None, typer.Option(help="NAME=SHARE of a file (its name up to the first dot); others have 1.")
+    ] = None,
     url: UrlOption = DEFAULT_URL,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Upload prompts or conversations."""
+    """Upload prompts, conversations or token ids."""
+    names = [file.name.partition(".")[0] or file.name for file in files]
+    weights = _weights(weight or [], names)
+    if len(set(names)) < len(names):
+        raise BadInput(f"two files have the name {max(names, key=names.count)}: rename one, or use `datasets compose`")
     with EyrieClient(url) as client:
-        dataset = client.upload_dataset(file, name)
-    if output == Output.JSON:
-        print_json(dataset)
-    else:
-        console().print(f"{dataset['id']}: {dataset['rows']} rows, {dataset['bytes']} bytes", markup=False)
+        uploaded = [client.upload_dataset(file, name if len(files) == 1 and not weights else None) for file in files]
+        dataset = uploaded[0]
+        if len(files) > 1 or weights:
+            sources = [
+                {"dataset": item["id"], "name": source} | ({"weight": weights[source]} if source in weights else {})
+                for item, source in zip(uploaded, names, strict=True)
+            ]
+            dataset = client.compose_dataset(sources, name or files[0].name)
+    _print_dataset(dataset, output)
+
+
+@app.command()
+def compose(
+    datasets: Annotated[list[str], typer.Argument(help="Ids of uploaded datasets, as ID or NAME=ID.")],
+    name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
+    weight: Annotated[list[str] | None, typer.Option(help="NAME=SHARE, or ID=SHARE; others have 1.")] = None,
+    url: UrlOption = DEFAULT_URL,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Make a dataset of uploaded ones, with the share of each."""
+    pairs = [(left if equals else "", right if equals else left) for left, equals, right in map(_cut, datasets)]
+    weights = _weights(weight or [], [label or dataset for label, dataset in pairs])
+    sources = [
+        {"dataset": dataset}
+        | ({"name": label} if label else {})
+        | ({"weight": weights[label or dataset]} if (label or dataset) in weights else {})
+        for label, dataset in pairs
+    ]
+    with EyrieClient(url) as client:
+        _print_dataset(client.compose_dataset(sources, name), output)
 
 
 @app.command("list")
@@ -52,3 +86,29 @@ def show(
         print_json(found)
     else:
         print_table([found], COLUMNS, "")
+
+
+def _print_dataset(dataset: JsonObject, output: Output) -> None:
+    if output == Output.JSON:
+        print_json(dataset)
+    else:
+        console().print(f"{dataset['id']}: {dataset['rows']} rows, {dataset['bytes']} bytes", markup=False)
+
+
+def _cut(text: str) -> tuple[str, str, str]:
+    return text.partition("=")
+
+
+def _weights(given: list[str], names: list[str]) -> dict[str, float]:
+    weights: dict[str, float] = {}
+    for text in given:
+        name, _, share = text.rpartition("=")
+        try:
+            weights[name] = float(share)
+        except ValueError:
+            weights[name] = 0.0
+        if not 0 < weights[name] < math.inf:
+            raise BadInput(f"--weight {text}: write NAME=SHARE with a share above 0, such as math=2")
+        if name not in names:
+            raise BadInput(f"--weight {text}: there is no source {name!r} among {', '.join(names)}")
+    return weights

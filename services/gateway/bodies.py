@@ -13,8 +13,11 @@ MAX_DOCUMENT_BYTES = 1 << 20
 DRAIN_BYTES = 64 << 20
 
 
-async def read_json_object(request: Request) -> dict[str, Any]:
+async def read_json_object(request: Request, what: str = "a job document") -> dict[str, Any]:
     """The request's body as a JSON object.
+
+    Args:
+        what: the body is, for the messages.
 
     Raises:
         Problem: 413 above `MAX_DOCUMENT_BYTES`, 400 where it is not JSON, 422 where it is not an object.
@@ -27,9 +30,9 @@ async def read_json_object(request: Request) -> dict[str, Any]:
             await drain(stream)
             raise Problem(
                 413,
-                f"a job document may have {MAX_DOCUMENT_BYTES} bytes; prompts are uploaded with POST /v1/datasets",
+                f"{what} may have {MAX_DOCUMENT_BYTES} bytes; prompts are uploaded with POST /v1/datasets",
             )
-    return _parse(bytes(content))
+    return _parse(bytes(content), what)
 
 
 async def drain(stream: AsyncIterator[bytes]) -> None:
@@ -44,7 +47,7 @@ async def drain(stream: AsyncIterator[bytes]) -> None:
         return
 
 
-def _parse(content: bytes) -> dict[str, Any]:
+def _parse(content: bytes, what: str) -> dict[str, Any]:
     try:
         document = json.loads(content.decode("utf-8-sig"), parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
@@ -56,7 +59,7 @@ def _parse(content: bytes) -> dict[str, Any]:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise Problem(400, f"the body cannot be read as JSON: {reason}") from None
     if not isinstance(document, dict):
-        raise Problem(422, "the body must be a JSON object, a job document")
+        raise Problem(422, f"the body must be a JSON object, {what}")
     return document
 
 

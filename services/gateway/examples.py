@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from services.gateway.compose import Composition
 from shared.schemas.spec import JobSpec
 
 JSONL_ROWS = '{"messages": [{"role": "user", "content": "Why is the sky blue?"}]}\n{"prompt": "Name three rivers."}\n'
@@ -10,8 +11,19 @@ DATASET_BODY: dict[str, Any] = {
     "required": True,
     "content": {
         "application/x-ndjson": {
-            "schema": {"type": "string", "description": "One JSON object a line."},
+            "schema": {"type": "string", "description": "One JSON object a line; plain or gzip."},
             "example": JSONL_ROWS,
+        },
+        "application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}},
+        "application/json": {
+            "schema": Composition.model_json_schema(),
+            "example": {
+                "name": "mixed",
+                "sources": [
+                    {"dataset": "ds_06f2k8m3q0000000000a", "name": "math", "weight": 2},
+                    {"dataset": "ds_06f2k8m3q0000000000b", "name": "code", "weight": 1},
+                ],
+            },
         },
         "multipart/form-data": {
             "schema": {

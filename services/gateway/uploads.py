@@ -14,7 +14,7 @@ from typing import BinaryIO
 from starlette.concurrency import run_in_threadpool
 
 from services.gateway.problems import Problem
-from services.gateway.row_check import RowChecker
+from services.gateway.row_check import FileCheck, check_for
 from shared.artifact_store import LocalArtifactStore
 from shared.errors import ArtifactStoreError
 from shared.ids import new_id
@@ -26,26 +26,27 @@ PIECE_BYTES = 1 << 20
 
 
 class Upload:
-    """One file on its way in: the bytes so far, their hash, and the checked rows."""
+    """One file on its way in: the bytes so far, their hash, and what they are."""
 
     def __init__(self, file: BinaryIO, settings: Settings) -> None:
         self.file = file
-        self.max_bytes = settings.max_upload_bytes
-        self.rows = RowChecker(settings.max_row_bytes)
+        self.settings = settings
+        self.check: FileCheck | None = None
         self.digest = hashlib.sha256()
         self.size = 0
 
     def take(self, piece: bytes) -> None:
         """Check, hash and write a piece."""
         self.size += len(piece)
-        check_size(self.size, self.max_bytes)
-        self.rows.feed(piece)
+        check_size(self.size, self.settings.max_upload_bytes)
+        self._check(piece).feed(piece)
         self.digest.update(piece)
         self.file.write(piece)
 
     def finish(self, sha256: str | None) -> None:
         """Check the end, and bring the file to the disk."""
-        self.rows.finish()
+        self.file.flush()
+        self._check(b"").finish()
         if sha256 is not None and sha256.lower() != self.digest.hexdigest():
             raise Problem(
                 422,
@@ -59,8 +60,28 @@ class Upload:
                     }
                 ],
             )
-        self.file.flush()
         os.fsync(self.file.fileno())
+
+    def entry(self) -> DatasetFile:
+        """The file as a dataset's only one."""
+        check = self._check(b"")
+        ending = check.format + (".gz" if check.compression == "gzip" else "")
+        return DatasetFile(
+            path=f"files/0.{ending}",
+            name=ONLY_SOURCE,
+            format=check.format,
+            compression=check.compression,
+            rows=check.rows,
+            bytes=self.size,
+            sha256=self.digest.hexdigest(),
+        )
+
+    def _check(self, head: bytes) -> FileCheck:
+        """The check that fits the file, which its first piece tells."""
+        if self.check is None:
+            settings = self.settings
+            self.check = check_for(head, Path(self.file.name), settings.max_row_bytes, settings.max_upload_bytes)
+        return self.check
 
 
 async def receive_dataset(
@@ -94,13 +115,7 @@ async def receive_dataset(
 
 def adopt_dataset(store: LocalArtifactStore, staged: Path, upload: Upload, name: str) -> DatasetRecord:
     """Give a received file its key: first the data, then the record that makes it visible."""
-    file = DatasetFile(
-        path="files/0.jsonl",
-        name=ONLY_SOURCE,
-        rows=upload.rows.rows,
-        bytes=upload.size,
-        sha256=upload.digest.hexdigest(),
-    )
+    file = upload.entry()
     record = DatasetRecord(
         id=new_id("ds"),
         name=name,

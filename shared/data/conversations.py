@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.data.refusal import RowRejected
-from shared.data.tool_calls import check_json, read_tool_calls, read_tools
+from shared.data.tool_calls import read_tool_calls, read_tools
 
 ROLES = {
     "human": "user",
@@ -31,6 +31,7 @@ FORMS = ("prompt", "messages", "conversations")
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"  # spaces that `str.strip` does not know
 TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 REASONING_TAGS = frozenset({"<think>", "</think>"})
+PLAIN_FIELDS = frozenset({"role", "content", "from", "value"})
 TEXT_FIELDS = ("tool_call_id", "name")
 ID_CHARACTERS = 24  # 96 bits of SHA-256
 
@@ -87,7 +88,6 @@ def parse_conversation(row: dict[str, Any], system_prompt: str | None = None) ->
     system = _system(row) or system_prompt
     if system and conversation.messages[0]["role"] != "system":
         conversation.messages.insert(0, {"role": "system", "content": system})
-    check_json([conversation.messages, conversation.tools])
     return conversation
 
 
@@ -156,6 +156,8 @@ def _text(content: Any, role: str, number: int) -> str:
 def _fields(turn: dict[str, Any], role: str, number: int) -> dict[str, Any]:
     """What a turn has beside role and content; what the chat template cannot show is left out."""
     fields: dict[str, Any] = {}
+    if turn.keys() <= PLAIN_FIELDS:
+        return fields
     for name in TEXT_FIELDS:
         value = turn.get(name)
         if value is not None:

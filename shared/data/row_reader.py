@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.data import conversations
-from shared.data.conversations import check_control_tokens, parse_conversation
+from shared.data.conversations import check_control_tokens, content_id, parse_conversation
 from shared.data.files import RawRow
 from shared.data.jsonl import parse_object
 from shared.data.refusal import RowRejected
 from shared.data.token_rows import parse_token_row
+from shared.data.tool_calls import json_text
 from shared.schemas.spec import DataSpec
 
 FORMS = (*conversations.FORMS, "input_ids")
@@ -25,6 +26,7 @@ class AcceptedRow:
         source, line: where it stands.
         identity: hash of the content; the same conversation has the same one in every dataset.
         content: `messages` and `tools`, or `input_ids` and `loss_mask`.
+        text: the content as JSON, on one line.
         conversation: name of the conversation that it belongs to, where the row gives one (`conversation_id`).
         notes: what was mended, for the counts.
     """
@@ -33,6 +35,7 @@ class AcceptedRow:
     line: int
     identity: str
     content: dict[str, Any]
+    text: str
     conversation: str | None
     notes: Counter[str]
 
@@ -49,6 +52,7 @@ class RowReader:
     def __init__(self, data: DataSpec, control_tokens: Iterable[str], vocab_size: int | None) -> None:
         self.data, self.vocab_size = data, vocab_size
         self.control_tokens = sorted(set(control_tokens))
+        self._escaped = [json.dumps(token, ensure_ascii=False)[1:-1] for token in self.control_tokens]
 
     def read(self, raw: RawRow) -> AcceptedRow:
         """Judge one row by itself: whether it is a duplicate or beyond a limit is the `RowIndex`'s to say.
@@ -68,15 +72,16 @@ class RowReader:
         if not given:
             raise RowRejected("no_conversation", f"has none of the fields {', '.join(FORMS)}")
         conversation = parse_conversation(row, self.data.system_prompt)
-        if self.data.on_control_tokens == "reject":
+        content = {"messages": conversation.messages, "tools": conversation.tools}
+        text = json_text(content)
+        if self.data.on_control_tokens == "reject" and any(token in text for token in self._escaped):
             check_control_tokens(conversation, self.control_tokens)
         if not self.data.generate and not any(m["role"] == "assistant" for m in conversation.messages):
             raise RowRejected(
                 "no_answer", "has no answer to learn from (data.generate true has the verifier write one)"
             )
         identity = conversation.identity(with_answers=not self.data.generate)
-        content = {"messages": conversation.messages, "tools": conversation.tools}
-        return AcceptedRow(raw.source, raw.line, identity, content, name, conversation.notes)
+        return AcceptedRow(raw.source, raw.line, identity, content, text, name, conversation.notes)
 
     def _token_row(self, raw: RawRow, row: dict[str, Any], name: str | None) -> AcceptedRow:
         if self.data.generate:
@@ -85,7 +90,8 @@ class RowReader:
             )
         tokens = parse_token_row(row, self.vocab_size, self.data.max_seq_len)
         content = {"input_ids": tokens.input_ids, "loss_mask": tokens.loss_mask}
-        return AcceptedRow(raw.source, raw.line, tokens.identity(), content, name, tokens.notes)
+        text = json_text(content)
+        return AcceptedRow(raw.source, raw.line, content_id(text), content, text, name, tokens.notes)
 
 
 def _conversation_name(row: dict[str, Any]) -> str | None:

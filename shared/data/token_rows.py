@@ -1,11 +1,9 @@
 """Rows that come as token ids: `input_ids`, and a `loss_mask` that is 1 where a token is learnt."""
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from shared.data.conversations import content_id
 from shared.data.refusal import RowRejected
 
 BITS = {0, 1}
@@ -18,10 +16,6 @@ class TokenRow:
     input_ids: list[int]
     loss_mask: list[int]
     notes: Counter[str] = field(default_factory=Counter)
-
-    def identity(self) -> str:
-        """A content hash of what will be trained on: equal rows have equal ids."""
-        return content_id(json.dumps([self.input_ids, self.loss_mask], separators=(",", ":")))
 
 
 def parse_token_row(row: dict[str, Any], vocab_size: int | None, max_seq_len: int) -> TokenRow:

@@ -1,4 +1,4 @@
-"""Tool definitions and calls of a row, and whether a value can be written as JSON at all."""
+"""Tool definitions and calls of a row, and its JSON text, where it can be written as JSON at all."""
 
 import json
 from typing import Any
@@ -7,6 +7,7 @@ from shared.data.jsonl import refuse_constant
 from shared.data.refusal import RowRejected
 
 MAX_DEPTH = 64  # readers further on take some 200 levels, the row's own ones included
+ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def read_tools(tools: Any) -> list[Any] | None:
@@ -37,8 +38,8 @@ def read_tool_calls(calls: Any, number: int) -> list[dict[str, Any]]:
     return [_call(call, where) for call in calls or []]
 
 
-def check_json(value: Any) -> None:
-    """Refuse what no file, no verifier or no later reader takes.
+def json_text(value: Any) -> str:
+    """Write a value as JSON on one line; refuse what no file, no verifier or no later reader takes.
 
     JSON can spell half a character (`\\ud83d` alone), Parquet has dates and decimals, and numbers can be too large.
 
@@ -46,7 +47,8 @@ def check_json(value: Any) -> None:
         RowRejected
     """
     try:
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        text = ENCODER.encode(value)
+        text.encode()
     except UnicodeEncodeError:
         raise RowRejected(
             "not_text", "holds half a character (a lone surrogate), or bytes that are not UTF-8"
@@ -55,6 +57,7 @@ def check_json(value: Any) -> None:
         raise RowRejected("not_json", "is nested too deeply") from None
     except (TypeError, ValueError) as error:
         raise RowRejected("bad_value", f"holds a value that JSON has not: {error}"[:200]) from None
+    return text
 
 
 def check_depth(value: Any, depth: int = 0) -> None:
@@ -84,9 +87,7 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     if not isinstance(arguments, dict | None):
         raise RowRejected("bad_tool_call", f"{where}: arguments of {name[:80]} are not a JSON object")
     check_depth(arguments)
-    check_json(arguments)
-    text = json.dumps(arguments or {}, ensure_ascii=False)
-    return {**labels, "function": {"name": name, "arguments": text}}
+    return {**labels, "function": {"name": name, "arguments": json_text(arguments or {})}}
 
 
 def _from_text(value: Any, reason: str, where: str) -> Any:

@@ -10,7 +10,8 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
-from services.gateway.bodies import drain
+from services.gateway.bodies import drain, read_json_object
+from services.gateway.compose import JSONL_HINT, compose_dataset, read_composition
 from services.gateway.deps import After, BackendDep, Limit
 from services.gateway.examples import DATASET_BODY
 from services.gateway.multipart import FilePart, file_stream
@@ -39,17 +40,21 @@ async def upload_dataset(
         Header(alias="X-Content-SHA256", pattern=r"^[0-9a-fA-F]{64}$", description="Of the file."),
     ] = None,
 ) -> DatasetView:
-    """Upload prompts or conversations: JSONL, one object a line.
+    """Upload prompts, conversations or token ids: JSONL, plain or gzip, or Parquet; or compose uploaded datasets.
 
-    The body is the file itself (`curl --data-binary @prompts.jsonl`), or a form with a part `file`. Each line is
-    checked as it arrives; a bad file is refused with the number of its first bad line, and nothing is kept.
+    The body is the file itself (`curl --data-binary @prompts.jsonl`), or a form with a part `file`. What it is, its
+    first bytes tell. Each line is checked as it arrives; a bad file is refused with the number of its first bad line,
+    and nothing is kept. A body of type `application/json` composes a dataset of uploaded ones, by weight.
     """
+    content_type = request.headers.get("content-type", "").lower()
+    if content_type.partition(";")[0].strip() == "application/json":
+        record = await _compose(request, backend, name)
+        return _created(record, response)
     announced = request.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit():
         check_size(int(announced), backend.settings.max_upload_bytes)
     body = request.stream()
-    content_type = request.headers.get("content-type", "")
-    form = FilePart(content_type) if content_type.lower().startswith("multipart/") else None
+    form = FilePart(request.headers["content-type"]) if content_type.startswith("multipart/") else None
     source = file_stream(form, body) if form else body
     try:
         staged, upload = await receive_dataset(source, backend.artifacts, backend.settings, content_sha256)
@@ -58,8 +63,7 @@ async def upload_dataset(
         raise
     title = name or _title(form)
     record = await run_in_threadpool(adopt_dataset, backend.artifacts, staged, upload, title)
-    response.headers["Location"] = f"/v1/datasets/{record.id}"
-    return DatasetView(**record.model_dump())
+    return _created(record, response)
 
 
 @router.get("")
@@ -78,6 +82,20 @@ def get_dataset(dataset_id: Annotated[str, Path(max_length=64)], backend: Backen
     if record is None:
         raise not_found("dataset", dataset_id)
     return record
+
+
+async def _compose(request: Request, backend: BackendDep, name: str | None) -> DatasetRecord:
+    try:
+        document = await read_json_object(request, "a composition of datasets")
+    except Problem as problem:
+        raise Problem(problem.status, f"{problem.detail}; {JSONL_HINT}") from None
+    composition = read_composition({**document, **({"name": name} if name else {})})
+    return await run_in_threadpool(compose_dataset, backend.artifacts, composition)
+
+
+def _created(record: DatasetRecord, response: Response) -> DatasetView:
+    response.headers["Location"] = f"/v1/datasets/{record.id}"
+    return DatasetView(**record.model_dump())
 
 
 def _read(store: LocalArtifactStore, dataset_id: str) -> DatasetView | None:

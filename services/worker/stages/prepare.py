@@ -8,7 +8,7 @@ dataset needs no more memory than a small one.
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from services.worker.stage_context import StageContext
 from shared.data.control_tokens import added_tokens
@@ -16,7 +16,7 @@ from shared.data.files import read_record, read_rows
 from shared.data.mixture import chosen, hold_out, take_quotas
 from shared.data.refusal import RowRejected
 from shared.data.row_index import RowIndex
-from shared.data.row_reader import AcceptedRow, RowReader
+from shared.data.row_reader import RowReader
 from shared.errors import UserError
 from shared.schemas.accounting import Accounting
 from shared.schemas.registry import DatasetRecord
@@ -68,7 +68,10 @@ def run(ctx: StageContext) -> dict[str, Any]:
 
 
 def _read_all(ctx: StageContext, record: DatasetRecord, index: RowIndex) -> tuple[int, Counter[str]]:
-    """Judge every row; contents of accepted ones go to `work/accepted.jsonl`. Return rows read, and what was mended."""
+    """Judge every row; return rows read, and what was mended.
+
+    The text of accepted rows goes to `work/accepted.jsonl`, less its first brace: id and split are written before it.
+    """
     verifier = Path(ctx.spec.verifier.model)
     tokens = added_tokens(verifier).values()
     reader = RowReader(ctx.spec.data, tokens, read_verifier_config(verifier).vocab_size)
@@ -82,7 +85,7 @@ def _read_all(ctx: StageContext, record: DatasetRecord, index: RowIndex) -> tupl
                 index.reject(raw.source, raw.line, refusal)
             else:
                 mended.update(row.notes)
-                _write_content(accepted, row)
+                accepted.write(row.text.removeprefix("{").encode() + b"\n")
             if rows % REPORT_EVERY == 0:
                 ctx.report.progress(rows, max(rows + 1, record.rows), "rows")
     return rows, mended
@@ -90,12 +93,6 @@ def _read_all(ctx: StageContext, record: DatasetRecord, index: RowIndex) -> tupl
 
 def _accepted(ctx: StageContext) -> Path:
     return ctx.work / "accepted.jsonl"
-
-
-def _write_content(file: BinaryIO, row: AcceptedRow) -> None:
-    """Write what follows after id, line, source and split in the row's last form."""
-    text = json.dumps(row.content, ensure_ascii=False, separators=(",", ":"))
-    file.write(text.removeprefix("{").encode() + b"\n")
 
 
 def _write_conversations(ctx: StageContext, index: RowIndex) -> Counter[tuple[str, str]]:

@@ -237,24 +237,6 @@ def test_a_line_that_is_no_unambiguous_object_is_refused(text, reason):
     assert caught.value.reason == reason
 
 
-def test_half_a_character_is_refused_and_a_whole_one_is_not():
-    with pytest.raises(RowRejected) as caught:
-        parse_conversation(parse_object(r'{"prompt": "a \ud83d b"}'))
-    assert caught.value.reason == "not_text"
-    assert spoken(parse_conversation(parse_object(r'{"prompt": "a \ud83d\ude00 b"}'))) == [("user", "a 😀 b")]
-
-
-def test_a_number_too_large_for_json_is_refused():
-    problem = refusal_of_text('{"prompt": "q", "tools": [{"a": 1e999}]}')
-    assert problem.reason == "bad_value"
-
-
-def refusal_of_text(text):
-    with pytest.raises(RowRejected) as caught:
-        parse_conversation(parse_object(text))
-    return caught.value
-
-
 @pytest.mark.parametrize("row", [{"prompt": "q <|im_end|> x"}, sharegpt(("human", "q"), ("gpt", "a<|im_end|>"))])
 def test_a_row_that_spells_a_control_token_is_refused(row):
     with pytest.raises(RowRejected) as caught:
