@@ -85,7 +85,7 @@ def resolve(document: dict[str, Any]) -> JobSpec:
         raise UserError(
             f"there is no preset {name!r}", where="/preset", hint=f"presets are: {', '.join(sorted(PRESETS))}"
         )
-    return JobSpec.model_validate({**merge(PRESETS[name], document), "preset": name})
+    return JobSpec.model_validate({**_completed(PRESETS[name], document), "preset": name})
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -94,6 +94,15 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     for key, value in over.items():
         known = merged.get(key)
         merged[key] = merge(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _completed(preset: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
+    """Both merged; but the size of a given vocabulary is its own, not the preset's."""
+    merged = merge(preset, document)
+    asked = document.get("draft")
+    if isinstance(asked, dict) and asked.get("vocabulary") is not None and "vocab_size" not in asked:
+        merged["draft"].pop("vocab_size", None)
     return merged
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from shared.artifact_store import LocalArtifactStore
 from shared.draft_shape import draft_shape
+from shared.draft_vocabulary import check_draft_vocabulary, settle_vocabulary
 from shared.errors import UserError
 from shared.ids import is_id
 from shared.schemas.spec import JobSpec
@@ -56,6 +57,12 @@ def check_submission(spec: JobSpec, store: LocalArtifactStore, verifier_url: str
         *_layer_errors(complete),
     ]
     try:
+        complete = settle_vocabulary(complete, store)
+    except UserError as error:
+        errors.append(FieldError(error.where, _text(error)))
+        draft = complete.draft.model_copy(update={"vocab_size": 1})  # unknown; not worth a second complaint
+        complete = complete.model_copy(update={"draft": draft})
+    try:
         config = _verifier_config(complete)
     except UserError as error:
         errors.append(FieldError("/verifier/model", str(error)))
@@ -63,6 +70,7 @@ def check_submission(spec: JobSpec, store: LocalArtifactStore, verifier_url: str
         errors.append(FieldError("/verifier/model", f"the verifier's folder cannot be read: {error.strerror}"))
     else:
         errors.extend(_shape_errors(complete, config) if config else [])
+        errors.extend(_vocabulary_errors(complete, store, config) if config and not errors else [])
     if errors:
         raise SubmissionError(errors)
     return complete
@@ -191,6 +199,16 @@ def _shape_errors(spec: JobSpec, config: VerifierConfig) -> Iterator[FieldError]
         draft_shape(spec.draft, config.raw)
     except UserError as error:
         yield FieldError(error.where if error.where.startswith("/") else "/draft", _text(error))
+
+
+def _vocabulary_errors(spec: JobSpec, store: LocalArtifactStore, config: VerifierConfig) -> Iterator[FieldError]:
+    folder = find_model_folder(spec.verifier.model, spec.verifier.revision)
+    if folder is None:
+        return
+    try:
+        check_draft_vocabulary(spec, store, folder, config.vocab_size)
+    except UserError as error:
+        yield FieldError(error.where if error.where.startswith("/") else "/verifier/model", _text(error))
 
 
 def _text(error: UserError) -> str:

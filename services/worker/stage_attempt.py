@@ -172,6 +172,7 @@ class StageAttempt:
             token=self.control.token,
             spec=self.inputs.spec,
             inputs=self.inputs.folders(self.stage),
+            input_digests=self.inputs.digests(self.stage),
             out=folder / "out",
             work=folder / "work",
             previous=[path / "work" for path in earlier],

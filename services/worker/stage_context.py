@@ -36,6 +36,8 @@ class StageContext:
         gpus: leased GPUs (UUIDs or indices); empty on CPU.
         gpu_verifier: whether the verifier runs on GPUs, as far as this worker can tell.
         report: where progress, metrics and warnings go.
+        input_digests: SHA-256 of each input, by name, as in the stage's manifest; `verifier` is the fingerprint of its
+            configuration, tokenizer and weights.
     """
 
     job_id: str
@@ -52,6 +54,7 @@ class StageContext:
     gpus: tuple[str, ...]
     gpu_verifier: bool
     report: "Reporter"
+    input_digests: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass

@@ -38,6 +38,8 @@ class StageInputs:
         self._fingerprint = verifier_fingerprint(self.verifier_folder)
         self._manifests: dict[Stage, Manifest] = {}
         self._datasets = {"dataset": self._dataset(spec.data.dataset, "/data/dataset")}
+        if spec.draft.vocabulary is not None:
+            self._datasets["vocabulary"] = self._dataset(spec.draft.vocabulary, "/draft/vocabulary")
         for index, suite in enumerate(spec.evaluate.suites):
             if suite.dataset is not None:
                 where = f"/evaluate/suites/{index}/dataset"
@@ -81,7 +83,7 @@ class StageInputs:
         return digests
 
     def _named(self, stage: Stage) -> dict[str, DatasetRecord]:
-        wanted = {Stage.PREPARE: "dataset", Stage.EVALUATE: "suite:"}.get(stage)
+        wanted = {Stage.PREPARE: "dataset", Stage.VOCAB: "vocabulary", Stage.EVALUATE: "suite:"}.get(stage)
         return {name: item for name, item in self._datasets.items() if wanted and name.startswith(wanted)}
 
     def _dataset(self, dataset_id: str, where: str) -> DatasetRecord:

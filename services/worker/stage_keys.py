@@ -18,7 +18,7 @@ STAGE_VERSIONS: dict[Stage, int] = {
     Stage.PREPARE: 2,
     Stage.GENERATE: 1,
     Stage.CAPTURE: 2,
-    Stage.VOCAB: 1,
+    Stage.VOCAB: 2,
     Stage.TRAIN: 2,
     Stage.EVALUATE: 2,
     Stage.PUBLISH: 2,
@@ -75,7 +75,7 @@ def stage_parameters(stage: Stage, spec: JobSpec) -> dict[str, Any]:
             return {"vocab_size": spec.draft.vocab_size}
         case Stage.TRAIN:
             train = spec.train.model_dump(mode="json", exclude={"checkpoint_every_s", "num_workers"})
-            draft = spec.draft.model_dump(mode="json")
+            draft = spec.draft.model_dump(mode="json", exclude={"vocabulary"})  # the vocab stage's input
             return {"draft": draft, "train": train, "integrations": list(spec.integrations)}
         case Stage.EVALUATE:
             evaluate = spec.evaluate.model_dump(mode="json", exclude={"concurrency"})

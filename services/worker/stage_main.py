@@ -85,6 +85,7 @@ def _context(run: StageRun) -> StageContext:
         gpus=tuple(run.gpus),
         gpu_verifier=run.gpu_verifier,
         report=Reporter.from_environment(),
+        input_digests=run.input_digests,
     )
 
 

@@ -20,6 +20,7 @@ class StageRun(Document):
     token: str
     spec: JobSpec
     inputs: dict[str, Path]
+    input_digests: dict[str, str] = Field(default_factory=dict)
     out: Path
     work: Path
     previous: list[Path]

@@ -16,7 +16,7 @@ class DatasetFile(Document):
 
     path: str = Field(description="Relative to the dataset's folder.", examples=["files/0.jsonl"])
     name: str = Field(description="Name of the source, unique in its dataset.")
-    format: Literal["jsonl", "parquet"] = "jsonl"
+    format: Literal["jsonl", "parquet", "arrow", "safetensors", "npy", "pt", "json"] = "jsonl"
     compression: Literal["none", "gzip"] = "none"
     rows: int = Field(ge=0, description="Rows; for JSONL, lines that are not blank.")
     bytes: int = Field(ge=0)

@@ -111,6 +111,12 @@ class DraftSpec(Document):
 
     algorithm: Literal["eagle3"] = Field("eagle3", description="Speculators' name of the algorithm.")
     vocab_size: int = Field(32000, ge=1, description="Draft vocabulary; at most the verifier's.")
+    vocabulary: str | None = Field(
+        None,
+        pattern=r"^ds_",
+        max_length=64,
+        description="Id of a dataset of kind `vocabulary` (t2d and d2t). Absent: counted from the job's own rows.",
+    )
     num_layers: int = Field(1, ge=1, le=16)
     num_attention_heads: int | None = Field(None, ge=1)
     num_key_value_heads: int | None = Field(None, ge=1)

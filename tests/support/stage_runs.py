@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from services.worker.stage_context import Reporter, StageContext
+from services.worker.stage_main import hash_files
 from shared.ids import new_id
 from shared.presets import merge
 from shared.schemas.job import now
+from shared.schemas.manifest import canonical_digest
 from shared.schemas.registry import ONLY_SOURCE, DatasetFile, DatasetRecord, files_digest
 from shared.schemas.spec import JobSpec
 
@@ -114,6 +116,7 @@ class StageRunner:
         if dataset.is_file():
             dataset = write_dataset(root / new_id("ds"), dataset)
         self.inputs: dict[str, Path] = {"dataset": dataset}
+        self.digests: dict[str, str] = {}
         self.job_id = new_id("job")
         self.events: list[dict[str, Any]] = []
 
@@ -138,6 +141,7 @@ class StageRunner:
             gpus=(),
             gpu_verifier=False,
             report=Reporter(io.StringIO()),
+            input_digests=dict(self.digests),
         )
 
     def run(self, module: Any, previous: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -150,6 +154,7 @@ class StageRunner:
         finally:
             self.events = [json.loads(line) for line in ctx.report.stream.getvalue().splitlines()]
         self.inputs[stage] = ctx.out
+        self.digests[stage] = canonical_digest([entry.model_dump() for entry in hash_files(ctx.out)])
         return summary
 
 

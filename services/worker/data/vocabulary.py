@@ -15,13 +15,16 @@ Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
-def choose_tokens(counts: Counts, draft_size: int, required: Iterable[int]) -> Mask:
+def choose_tokens(counts: Counts, draft_size: int, required: Iterable[int], preferred: Iterable[int] = ()) -> Mask:
     """Choose the draft's tokens: the required ones, then the most frequent, ties to the lower id.
+
+    Where fewer tokens were counted than there is room, `preferred` ones fill it first, then the lowest ids.
 
     Args:
         counts: how often each of the verifier's V tokens was supervised in training.
         draft_size: v, at most V.
         required: ids that the draft must have (control tokens that the verifier can emit).
+        preferred: ids that it shall have rather than others that were never counted (all other control tokens).
 
     Returns:
         `t2d`.
@@ -45,7 +48,7 @@ def choose_tokens(counts: Counts, draft_size: int, required: Iterable[int]) -> M
             where="/draft/vocab_size",
             hint=f"give at least {int(kept.sum())}",
         )
-    order = np.argsort(-counts, kind="stable")
+    order = _by_use(counts, preferred)
     kept[order[~kept[order]][:missing]] = True
     return kept
 
@@ -60,3 +63,11 @@ def coverage(t2d: Mask, counts: Counts) -> float | None:
     """Share of counted tokens that the draft has; None where nothing was counted."""
     total = int(counts.sum())
     return float(counts[t2d].sum() / total) if total else None
+
+
+def _by_use(counts: Counts, preferred: Iterable[int]) -> NDArray[np.intp]:
+    """All ids: the most frequent first, then preferred ones among those never counted, then by id."""
+    later = np.ones(counts.shape[0], dtype=np.bool_)
+    later[sorted(set(preferred))] = False
+    order: NDArray[np.intp] = np.lexsort((later & (counts == 0), -counts))
+    return order

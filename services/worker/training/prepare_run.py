@@ -33,6 +33,7 @@ def prepare_run(ctx: StageContext) -> RunConfig:
     text = _document(verifier / "config.json")
     text = text.get("text_config", text)
     spec = ctx.spec
+    _check_counted_on(ctx)
     draft = _draft_with_real_vocabulary(ctx)
     device: Literal["cpu", "cuda"] = "cuda" if ctx.gpus else "cpu"
     attention, why = choose_attention(spec.train.attention, device)
@@ -88,6 +89,18 @@ def _verifier_folder(ctx: StageContext) -> Path:
             hint="training needs the verifier's embedding, head and final norm: download it first",
         )
     return folder.resolve()
+
+
+def _check_counted_on(ctx: StageContext) -> None:
+    """A vocabulary says which tokens these rows teach: on other rows it would be silently wrong."""
+    counted_on = _document(ctx.inputs["vocab"] / "report.json").get("counted_on")
+    if counted_on != ctx.input_digests.get("capture"):
+        raise UserError(
+            f"the vocabulary was counted on other rows ({counted_on}) than the draft would train on "
+            f"({ctx.input_digests.get('capture')})",
+            where="vocab/report.json",
+            hint="submit the job again: its vocab stage counts on the rows that it captured",
+        )
 
 
 def _draft_with_real_vocabulary(ctx: StageContext) -> Any:

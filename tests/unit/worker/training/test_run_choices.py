@@ -1,5 +1,6 @@
 """What a run decides before it trains: attention, library options, names, steps."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -123,3 +124,10 @@ def test_the_trainers_failure_keeps_its_reason() -> None:
     assert out_of_memory.reason is StatusReason.OOM_GPU
     assert isinstance(failure({"reason": "diverged", "message": "nan"}), DivergedError)
     assert isinstance(failure({"reason": "internal", "message": "?"}), InternalError)
+
+
+@pytest.mark.data
+def test_a_vocabulary_that_was_counted_on_other_rows_is_refused(context: Callable[..., StageContext]) -> None:
+    other = dataclasses.replace(context("other"), input_digests={"capture": "0" * 64})
+    with pytest.raises(UserError, match="counted on other rows"):
+        prepare_run(other)
