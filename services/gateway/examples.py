@@ -25,6 +25,10 @@ DATASET_BODY: dict[str, Any] = {
                 ],
             },
         },
+        "application/x-tar": {
+            "schema": {"type": "string", "format": "binary", "description": "A folder of rows or of a vocabulary."},
+            "example": "what `tar -C FOLDER -cf - .` writes",
+        },
         "multipart/form-data": {
             "schema": {
                 "type": "object",

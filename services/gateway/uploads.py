@@ -47,19 +47,7 @@ class Upload:
         """Check the end, and bring the file to the disk."""
         self.file.flush()
         self._check(b"").finish()
-        if sha256 is not None and sha256.lower() != self.digest.hexdigest():
-            raise Problem(
-                422,
-                f"the file that arrived has SHA-256 {self.digest.hexdigest()}, "
-                "not the one in X-Content-SHA256; send it again",
-                errors=[
-                    {
-                        "source": "header",
-                        "pointer": "/X-Content-SHA256",
-                        "message": "does not match the body",
-                    }
-                ],
-            )
+        require_digest(self.digest.hexdigest(), sha256)
         os.fsync(self.file.fileno())
 
     def entry(self) -> DatasetFile:
@@ -101,12 +89,12 @@ async def receive_dataset(
     try:
         with staged.open("xb") as file:
             upload = Upload(file, settings)
-            async for piece in _in_pieces(body):
+            async for piece in in_pieces(body):
                 await run_in_threadpool(upload.take, piece)
             await run_in_threadpool(upload.finish, sha256)
     except OSError as error:
         _discard(staged)
-        raise _store_error(error) from error
+        raise store_error(error) from error
     except BaseException:
         _discard(staged)
         raise
@@ -135,6 +123,21 @@ def adopt_dataset(store: LocalArtifactStore, staged: Path, upload: Upload, name:
     return record
 
 
+def require_digest(arrived: str, announced: str | None) -> None:
+    """Make sure that what arrived is what was sent, where the sender said.
+
+    Raises:
+        Problem: 422.
+    """
+    if announced is None or announced.lower() == arrived:
+        return
+    raise Problem(
+        422,
+        f"the file that arrived has SHA-256 {arrived}, not the one in X-Content-SHA256; send it again",
+        errors=[{"source": "header", "pointer": "/X-Content-SHA256", "message": "does not match the body"}],
+    )
+
+
 def check_size(size: int, max_bytes: int) -> None:
     """Refuse more than the service takes.
 
@@ -148,7 +151,7 @@ def check_size(size: int, max_bytes: int) -> None:
         )
 
 
-async def _in_pieces(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def in_pieces(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Join what the network gives to pieces that are worth a thread's time."""
     piece = bytearray()
     async for chunk in body:
@@ -166,7 +169,8 @@ def _discard(staged: Path) -> None:
         staged.unlink(missing_ok=True)
 
 
-def _store_error(error: OSError) -> ArtifactStoreError:
+def store_error(error: OSError) -> ArtifactStoreError:
+    """What to say where an upload cannot be written."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return ArtifactStoreError(
         f"the upload cannot be written: {os.strerror(error.errno or 0)}",

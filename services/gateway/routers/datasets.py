@@ -12,8 +12,9 @@ from starlette.concurrency import run_in_threadpool
 
 from services.gateway.bodies import drain, read_json_object
 from services.gateway.compose import JSONL_HINT, compose_dataset, read_composition
-from services.gateway.deps import After, BackendDep, Limit
+from services.gateway.deps import After, Backend, BackendDep, Limit
 from services.gateway.examples import DATASET_BODY
+from services.gateway.folder_uploads import is_folder, receive_folder
 from services.gateway.multipart import FilePart, file_stream
 from services.gateway.paging import page_of
 from services.gateway.problems import Problem, not_found
@@ -45,6 +46,9 @@ async def upload_dataset(
     The body is the file itself (`curl --data-binary @prompts.jsonl`), or a form with a part `file`. What it is, its
     first bytes tell. Each line is checked as it arrives; a bad file is refused with the number of its first bad line,
     and nothing is kept. A body of type `application/json` composes a dataset of uploaded ones, by weight.
+
+    A tar archive (`application/x-tar`, gzipped or not) is a folder: ready-made rows in speculators' own layout, or
+    the files of a vocabulary.
     """
     content_type = request.headers.get("content-type", "").lower()
     if content_type.partition(";")[0].strip() == "application/json":
@@ -54,6 +58,8 @@ async def upload_dataset(
     if announced.isascii() and announced.isdigit():
         check_size(int(announced), backend.settings.max_upload_bytes)
     body = request.stream()
+    if is_folder(content_type):
+        return _created(await _take_folder(body, backend, content_sha256, name or "folder"), response)
     form = FilePart(request.headers["content-type"]) if content_type.startswith("multipart/") else None
     source = file_stream(form, body) if form else body
     try:
@@ -96,6 +102,14 @@ async def _compose(request: Request, backend: BackendDep, name: str | None) -> D
 def _created(record: DatasetRecord, response: Response) -> DatasetView:
     response.headers["Location"] = f"/v1/datasets/{record.id}"
     return DatasetView(**record.model_dump())
+
+
+async def _take_folder(body: AsyncIterator[bytes], backend: Backend, sha256: str | None, name: str) -> DatasetRecord:
+    try:
+        return await receive_folder(body, backend.artifacts, backend.settings, sha256, name)
+    except (Problem, UserError):
+        await drain(_rest(body))
+        raise
 
 
 def _read(store: LocalArtifactStore, dataset_id: str) -> DatasetView | None:
