@@ -14,7 +14,10 @@ DATASET_BODY: dict[str, Any] = {
             "schema": {"type": "string", "description": "One JSON object a line; plain or gzip."},
             "example": JSONL_ROWS,
         },
-        "application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}},
+        "application/vnd.apache.parquet": {
+            "schema": {"type": "string", "format": "binary"},
+            "example": "what pyarrow.parquet.write_table writes",
+        },
         "application/json": {
             "schema": Composition.model_json_schema(),
             "example": {
