@@ -11,6 +11,8 @@ import pytest
 from tests.support.gateway_process import GatewayProcess
 from tests.support.wait import wait_until
 
+pytestmark = pytest.mark.data
+
 GOOD = {
     "plain": b'{"prompt": "a"}\n{"prompt": "b"}\n',
     "byte order mark": b'\xef\xbb\xbf{"prompt": "a"}\n{"prompt": "b"}\n',

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from services.gateway.row_check import RowChecker
 from shared.errors import UserError
 
+pytestmark = pytest.mark.data
+
 
 def outcome(content: bytes, sizes: list[int]) -> tuple[int, str]:
     checker = RowChecker(1024)

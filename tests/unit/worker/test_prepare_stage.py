@@ -8,6 +8,8 @@ from services.worker.stages import prepare
 from shared.errors import UserError
 from tests.support.stage_runs import StageRunner, job_spec, prompts, read_jsonl, write_rows, write_verifier
 
+pytestmark = pytest.mark.data
+
 
 @pytest.fixture
 def run_prepare(tmp_path):
