@@ -40,7 +40,7 @@ down-local: install ## Stop what up-local started
 	@$(RUN) -m tools.local_stack down
 
 ##@ Check
-.PHONY: test test-unit test-integration test-e2e test-slow lint format
+.PHONY: test test-unit test-integration test-e2e test-slow check-data lint format
 
 test: install ## Run the tests but the slow ones (PYTEST_ARGS=... for more)
 	@$(RUN) -m pytest -m "not slow" $(PYTEST_ARGS)
@@ -56,6 +56,9 @@ test-e2e: install ## Run the tests on real vLLM and speculators
 
 test-slow: install ## Run what `make test` leaves out: whole trainings, killed and resumed
 	@$(RUN) -m pytest -m slow $(PYTEST_ARGS)
+
+check-data: install ## Run the tests of datasets and masks, and 200,000 rows; ends with one line of JSON
+	@$(RUN) -m tools.check_data $(PYTEST_ARGS)
 
 lint: install ## Check style and types
 	@$(VENV)/ruff check .
