@@ -1,7 +1,7 @@
 """What is known of a dataset's rows while it is prepared: which were accepted, which refused, which belong together.
 
 It lives in a SQLite file with a bounded cache: memory does not grow with the number of rows. One writer, no recovery:
-the file is thrown away with the attempt.
+the file is thrown away with the attempt. No locks either, which not every shared volume has.
 """
 
 import sqlite3
@@ -68,8 +68,8 @@ class RowIndex:
         self.sources, self.deduplicate, self.limit = sources, deduplicate, limit
         self.accepted = 0
         self._numbers = {name: number for number, name in enumerate(sources)}
-        self.db = sqlite3.connect(path, isolation_level=None)
-        for setting in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE", "temp_store = FILE"):
+        self.db = sqlite3.connect(f"{path.absolute().as_uri()}?nolock=1", uri=True, isolation_level=None)
+        for setting in ("journal_mode = OFF", "synchronous = OFF", "temp_store = FILE"):
             self.db.execute(f"PRAGMA {setting}")
         self.db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         self.db.executescript(TABLES)

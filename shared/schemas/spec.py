@@ -78,7 +78,9 @@ class DataSpec(Document):
     sampling: SamplingSpec = Field(default_factory=SamplingSpec)
     max_seq_len: int = Field(2048, ge=8, le=262144, description="Rows are clipped to this many tokens.")
     val_ratio: float = Field(0.1, gt=0, lt=1, description="Share of conversations held out, at least one.")
-    limit: int | None = Field(None, ge=2, description="Use the first so many accepted conversations only.")
+    limit: int | None = Field(
+        None, ge=2, description="Use so many conversations only: the first, or each source's share."
+    )
     system_prompt: str | None = Field(None, max_length=65536, description="Put before conversations without one.")
     on_truncated: Literal["keep", "drop"] = Field("keep", description="What to do with answers cut by `max_tokens`.")
     on_control_tokens: Literal["reject", "allow"] = Field(
@@ -88,7 +90,7 @@ class DataSpec(Document):
     max_bad_fraction: float = Field(0.05, ge=0, le=1, description="More failed or bad rows than this fail the stage.")
     concurrency: int = Field(16, ge=1, le=1024, description="Requests to the verifier at the same time.")
     shard_rows: int = Field(2000, ge=1, le=100000, description="Rows in one shard; resume and hashing are per shard.")
-    seed: int = Field(0, ge=0, lt=2**63, description="Seeds the split.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Seeds the split, and which rows of a weighted source are taken.")
 
 
 class CaptureSpec(Document):

@@ -92,6 +92,11 @@ def test_a_bad_file_is_refused_with_a_sentence_and_nothing_stays(
     assert files_of(gateway) == before
 
 
+def test_one_name_twice_overwrites_nothing(gateway: GatewayProcess, http: httpx.Client) -> None:
+    first, second = uploaded(http, ROWS[:3], "same"), uploaded(http, ROWS[:5], "same")
+    assert (len(rows_of(gateway, first)), len(rows_of(gateway, second))) == (3, 5)
+
+
 def test_a_few_rows_of_no_known_form_are_left_to_the_job(http: httpx.Client) -> None:
     assert http.post("/v1/datasets", content=b'{"text": "a"}\n' + JSONL).json()["rows"] == 8
 
