@@ -24,13 +24,26 @@ ROPE_KEYS = frozenset(
         "attention_factor",
         "low_freq_factor",
         "high_freq_factor",
+        "truncate",
     }
 )
+# Rope types that a plain Llama decoder can follow, and what each has to say.
+ROPE_TYPES: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": ("factor", "original_max_position_embeddings"),
+    "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
+}
 # transformers' defaults of LlamaConfig, for verifiers that say nothing.
 DEFAULT_ROPE_THETA = 10_000.0
 DEFAULT_MAX_POSITIONS = 2048
 DEFAULT_NORM_EPS = 1e-6
 INITIALIZER_RANGE = 0.02
+# At 16 bytes a parameter (weight, gradient and two moments in float32) training this many takes a terabyte of memory,
+# on each GPU: the trainer keeps a whole copy on every one.
+MAX_PARAMETERS = 64_000_000_000
+BYTES_PER_PARAMETER = 16
 
 
 def draft_shape(draft: DraftSpec, verifier_config: dict[str, Any]) -> dict[str, Any]:
@@ -78,10 +91,10 @@ def draft_shape(draft: DraftSpec, verifier_config: dict[str, Any]) -> dict[str, 
         "attention_dropout": 0.0,
         "mlp_bias": False,
         "tie_word_embeddings": False,
-        "initializer_range": float(text.get("initializer_range") or INITIALIZER_RANGE),
-        "rms_norm_eps": draft.rms_norm_eps or float(text.get("rms_norm_eps") or DEFAULT_NORM_EPS),
+        "initializer_range": float(_positive(text, "initializer_range", INITIALIZER_RANGE)),
+        "rms_norm_eps": draft.rms_norm_eps or float(_positive(text, "rms_norm_eps", DEFAULT_NORM_EPS)),
         "max_position_embeddings": draft.max_position_embeddings
-        or int(text.get("max_position_embeddings") or DEFAULT_MAX_POSITIONS),
+        or int(_positive(text, "max_position_embeddings", DEFAULT_MAX_POSITIONS)),
         "rope_parameters": _rope(draft, text),
         "sliding_window": window,
         "use_sliding_window": window is not None,
@@ -91,10 +104,59 @@ def draft_shape(draft: DraftSpec, verifier_config: dict[str, Any]) -> dict[str, 
     }
 
 
+def require_trainable_size(shape: dict[str, Any], draft_vocab_size: int, auxiliary_layers: int) -> None:
+    """Refuse a draft that no machine can train.
+
+    Raises:
+        UserError: it has more than `MAX_PARAMETERS`; says how many, and which part is the largest.
+    """
+    parts = parameter_counts(shape, draft_vocab_size, auxiliary_layers)
+    total = sum(parts.values())
+    if total > MAX_PARAMETERS:
+        largest = max(parts, key=lambda name: parts[name])
+        raise UserError(
+            f"the draft would have {total:.3g} parameters, {parts[largest]:.3g} of them in its {largest}; training it "
+            f"takes {total * BYTES_PER_PARAMETER / 2**40:.3g} TiB on every GPU, and at most {MAX_PARAMETERS:.3g} "
+            "parameters are accepted",
+            where={"attention": "/draft/head_dim", "MLP": "/draft/intermediate_size"}.get(largest, "/draft"),
+            hint="a draft has a few percent of the verifier's parameters: 2.6e9 for Kimi-K2.5",
+        )
+
+
+def parameter_counts(shape: dict[str, Any], draft_vocab_size: int, auxiliary_layers: int) -> dict[str, int]:
+    """Parameters of an eagle3 draft by part, frozen copies of the verifier's tensors included; norms are left out.
+
+    Args:
+        shape: what `draft_shape` returned.
+        draft_vocab_size: tokens of the draft vocabulary.
+        auxiliary_layers: verifier layers whose states are fused.
+    """
+    hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
+    heads = 2 * shape["num_attention_heads"] + 2 * shape["num_key_value_heads"]  # queries, output; keys, values
+    inputs = hidden * (layers + 1)  # the first layer reads embedding and state side by side
+    return {
+        "embedding": shape["vocab_size"] * hidden,
+        "heads": 2 * draft_vocab_size * hidden,
+        "fusion": auxiliary_layers * hidden * hidden,
+        "attention": heads * shape["head_dim"] * inputs,
+        "MLP": 3 * hidden * shape["intermediate_size"] * layers,
+    }
+
+
 def _number(text: dict[str, Any], name: str) -> int:
     value = text.get(name)
-    if not isinstance(value, int) or value < 1:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UserError(f"the verifier's config.json has no positive {name}", where="/verifier/model")
+    return value
+
+
+def _positive(text: dict[str, Any], name: str, default: float) -> float:
+    """A number of the verifier's configuration, or the default where it says nothing."""
+    value = text.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise UserError(f"{name} is {value!r} in the verifier's config.json", where="/verifier/model")
     return value
 
 
@@ -141,13 +203,28 @@ def _rope(draft: DraftSpec, text: dict[str, Any]) -> dict[str, Any]:
     if draft.rope_theta is not None:
         return {"rope_type": "default", "rope_theta": draft.rope_theta}
     described = text.get("rope_parameters") or text.get("rope_scaling") or {}
-    if "mrope_section" in described:
+    if isinstance(described, dict) and isinstance(described.get("full_attention"), dict):
+        described = described["full_attention"]  # one description for each kind of layer; the draft has this kind
+    problem = _rope_problem(described)
+    if problem:
         raise UserError(
-            "the verifier's positions have several axes; a draft cannot follow them",
+            f"a draft cannot follow the verifier's positions: {problem}",
             where="/draft/rope_theta",
             hint="give draft.rope_theta and draft.max_position_embeddings",
         )
     rope = {key: value for key, value in described.items() if key in ROPE_KEYS}
     rope.setdefault("rope_type", described.get("type", "default"))
-    rope.setdefault("rope_theta", float(text.get("rope_theta") or DEFAULT_ROPE_THETA))
+    rope.setdefault("rope_theta", float(_positive(text, "rope_theta", DEFAULT_ROPE_THETA)))
     return rope
+
+
+def _rope_problem(described: Any) -> str | None:
+    if not isinstance(described, dict):
+        return "config.json describes them in a form that is not known"
+    if "mrope_section" in described:
+        return "they have several axes"
+    kind = described.get("rope_type", described.get("type", "default"))
+    if kind not in ROPE_TYPES:
+        return f"rope type {kind!r} is none of {', '.join(ROPE_TYPES)}"
+    missing = [name for name in ROPE_TYPES[kind] if not isinstance(described.get(name), int | float)]
+    return f"rope type {kind} lacks {', '.join(missing)}" if missing else None

@@ -11,7 +11,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 class Settings(BaseSettings):
     """What a deployment decides. Jobs decide the rest."""
 
-    model_config = SettingsConfigDict(env_prefix="EYRIE_", extra="ignore", populate_by_name=True)
+    model_config = SettingsConfigDict(
+        env_prefix="EYRIE_", extra="ignore", populate_by_name=True, hide_input_in_errors=True
+    )
 
     redis_url: str = Field(
         "redis://127.0.0.1:6379/0",
@@ -24,7 +26,11 @@ class Settings(BaseSettings):
     )
     gateway_host: str = Field("127.0.0.1", description="Address that the gateway listens on.")
     gateway_port: int = Field(8700, ge=1, le=65535, description="Port that the gateway listens on.")
-    verifier_url: str | None = Field(None, description="Base URL of the fleet's own verifier, without /v1.")
+    verifier_url: str | None = Field(
+        None,
+        pattern=r"^(https?://[^/@]+(/.*)?)?$",
+        description="Base URL of the fleet's own verifier, without /v1; every job shows it, so no password in it.",
+    )
     verifier_start_timeout_s: int = Field(
         3600, ge=10, description="Seconds that a started verifier may take to answer."
     )

@@ -5,7 +5,6 @@ In: a `JobSpec` that is valid in itself. Out: the same with its verifier's endpo
 here is what needs a look at the artifact store and at the verifier's folder.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,16 +12,17 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from shared.artifact_store import LocalArtifactStore
-from shared.draft_shape import draft_shape
+from shared.draft_shape import draft_shape, require_trainable_size
 from shared.draft_vocabulary import check_draft_vocabulary, settle_vocabulary
 from shared.errors import UserError
 from shared.ids import is_id
 from shared.schemas.spec import JobSpec
 from shared.verifier_config import VerifierConfig, capture_layer_ids, find_model_folder, read_verifier_config
+from shared.verifier_settings import COMMIT
+from shared.verifier_weights import has_weights, locate_verifier_tensors
 
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
 REVISION = re.compile(r"^[A-Za-z0-9][\w./-]*$")
-INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,10 @@ def check_submission(spec: JobSpec, store: LocalArtifactStore, verifier_url: str
     except OSError as error:
         errors.append(FieldError("/verifier/model", f"the verifier's folder cannot be read: {error.strerror}"))
     else:
-        errors.extend(_shape_errors(complete, config) if config else [])
-        errors.extend(_vocabulary_errors(complete, store, config) if config and not errors else [])
+        if config is not None:
+            complete = _within_context(complete, config.context)
+            errors.extend([*_shape_errors(complete, config), *_length_errors(complete, config)])
+            errors.extend(_vocabulary_errors(complete, store, config) if not errors else [])
     if errors:
         raise SubmissionError(errors)
     return complete
@@ -83,6 +85,17 @@ def _with_endpoint(spec: JobSpec, verifier_url: str | None) -> JobSpec:
     return spec.model_copy(update={"verifier": verifier})
 
 
+def _within_context(spec: JobSpec, context: int | None) -> JobSpec:
+    """With a managed verifier's length as short as its context, where the document does not ask for one."""
+    managed = spec.verifier.managed
+    if managed is None or context is None or managed.max_model_len <= context:
+        return spec
+    if "max_model_len" in managed.model_fields_set:
+        return spec
+    shorter = managed.model_copy(update={"max_model_len": context})
+    return spec.model_copy(update={"verifier": spec.verifier.model_copy(update={"managed": shorter})})
+
+
 def _reach_errors(spec: JobSpec) -> Iterator[FieldError]:
     verifier = spec.verifier
     if not verifier.endpoint and verifier.managed is None:
@@ -92,23 +105,30 @@ def _reach_errors(spec: JobSpec) -> Iterator[FieldError]:
             "(the worker starts it), or set EYRIE_VERIFIER_URL for the whole service",
         )
     if verifier.endpoint and (problem := _url_problem(verifier.endpoint)):
-        yield FieldError("/verifier/endpoint", f"{verifier.endpoint!r} {problem}")
+        yield FieldError("/verifier/endpoint", f"the endpoint {problem}")
     remote_code = verifier.managed is not None and verifier.managed.trust_remote_code
-    if remote_code and not verifier.revision and not Path(verifier.model).is_absolute():
-        yield FieldError("/verifier/revision", "`trust_remote_code` on a hub model needs a pinned `revision`")
+    pinned = COMMIT.fullmatch(verifier.revision or "")
+    if remote_code and not pinned and not Path(verifier.model).is_absolute():
+        yield FieldError(
+            "/verifier/revision",
+            "`trust_remote_code` on a hub model needs `revision` to be a commit of 40 hexadecimal digits: "
+            "what a branch or a tag names can change, and its code would run here",
+        )
 
 
 def _url_problem(url: str) -> str | None:
-    """What keeps `url` from being the base URL of a verifier, if anything."""
+    """What keeps `url` from being the base URL of a verifier, if anything. Never repeats what may be a password."""
     try:
         parts = urlsplit(url)
+        if parts.username is not None or parts.password is not None:
+            return "holds a user name or password, which everyone who may see the job could read: leave them out"
         usable = bool(parts.hostname) and parts.port != 0 and url.isprintable() and " " not in url
     except ValueError:
         usable = False
     if not usable or parts.query or parts.fragment:
-        return "is not the URL of a server, such as http://verifier:8000"
+        return f"{url!r} is not the URL of a server, such as http://verifier:8000"
     if parts.path.rstrip("/").endswith("/v1"):
-        return "ends in /v1: give the server's URL without it"
+        return f"{url!r} ends in /v1: give the server's URL without it"
     return None
 
 
@@ -156,33 +176,10 @@ def _verifier_config(spec: JobSpec) -> VerifierConfig | None:
     folder = find_model_folder(model, revision)
     if folder is None:
         return None
-    _check_shards(folder)
-    return read_verifier_config(folder)
-
-
-def _check_shards(folder: Path) -> None:
-    """Refuse a checkpoint whose index names files that are absent or outside of its folder."""
-    index = folder / INDEX
-    if not index.is_file():
-        return
-    try:
-        weights = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        names = sorted({str(name) for name in weights.values()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(
-            "the index of the weights cannot be read",
-            where=str(index),
-            hint="fetch the checkpoint again",
-        ) from None
-    for name in names:
-        if Path(name).name != name or "\\" in name:
-            raise UserError(f"the index names a file outside of the folder: {name!r}", where=str(index))
-        if not (folder / name).is_file():
-            raise UserError(
-                f"the index names {name!r}, which is not there",
-                where=str(index),
-                hint="fetch the checkpoint again",
-            )
+    config = read_verifier_config(folder)
+    if has_weights(folder):  # else only the workers have them
+        locate_verifier_tensors(folder)
+    return config
 
 
 def _shape_errors(spec: JobSpec, config: VerifierConfig) -> Iterator[FieldError]:
@@ -194,9 +191,9 @@ def _shape_errors(spec: JobSpec, config: VerifierConfig) -> Iterator[FieldError]
                 f"layer {layer} is not in 1..{last}; the final layer is always kept beside these",
             )
     try:
-        if spec.capture.layer_ids is None:
-            capture_layer_ids(None, config.num_hidden_layers)
-        draft_shape(spec.draft, config.raw)
+        auxiliary = spec.capture.layer_ids or capture_layer_ids(None, config.num_hidden_layers)[:-1]
+        shape = draft_shape(spec.draft, config.raw)
+        require_trainable_size(shape, spec.draft.vocab_size, len(auxiliary))
     except UserError as error:
         yield FieldError(error.where if error.where.startswith("/") else "/draft", _text(error))
 
@@ -209,6 +206,24 @@ def _vocabulary_errors(spec: JobSpec, store: LocalArtifactStore, config: Verifie
         check_draft_vocabulary(spec, store, folder, config.vocab_size)
     except UserError as error:
         yield FieldError(error.where if error.where.startswith("/") else "/verifier/model", _text(error))
+
+
+def _length_errors(spec: JobSpec, config: VerifierConfig) -> Iterator[FieldError]:
+    """Lengths that the verifier cannot read or write: prompt and answer share its context."""
+    context, whose = config.context, "the verifier's context"
+    managed = spec.verifier.managed
+    if context is not None and managed is not None and managed.max_model_len > context:
+        yield FieldError("/verifier/managed/max_model_len", f"{whose} is {context} tokens")
+    elif managed is not None:
+        context, whose = managed.max_model_len, "verifier.managed.max_model_len"
+    if context is None:
+        return
+    if spec.data.max_seq_len > context:
+        yield FieldError("/data/max_seq_len", f"rows of {spec.data.max_seq_len} tokens: {whose} is {context}")
+    answers = {"/data/sampling/max_tokens": spec.data.sampling.max_tokens} if spec.data.generate else {}
+    for pointer, tokens in {**answers, "/evaluate/max_tokens": spec.evaluate.max_tokens}.items():
+        if tokens is not None and tokens >= context:
+            yield FieldError(pointer, f"{tokens} tokens leave no room for a prompt: {whose} is {context}")
 
 
 def _text(error: UserError) -> str:

@@ -21,6 +21,17 @@ class VerifierConfig(BaseModel):
     vocab_size: int
     raw: dict[str, Any]
 
+    @property
+    def context(self) -> int | None:
+        """The most tokens, prompt and answer together, that vLLM lets the model have; None where nothing is said."""
+        stated = self.raw.get("max_position_embeddings")
+        rope = self.raw.get("rope_parameters") or self.raw.get("rope_scaling")
+        stretched = None
+        if isinstance(rope, dict) and isinstance(rope.get("factor"), int | float):
+            original = rope.get("original_max_position_embeddings")
+            stretched = int(original * rope["factor"]) if isinstance(original, int) else None
+        return max((number for number in (stated, stretched) if isinstance(number, int)), default=None)
+
 
 def find_model_folder(model: str, revision: str | None = None) -> Path | None:
     """Return the folder of a model on this machine, or None where only its hub id is known here.
@@ -71,16 +82,13 @@ def read_verifier_config(folder: Path) -> VerifierConfig:
     except FileNotFoundError:
         hint = "give the folder of a complete checkpoint"
         raise UserError("the verifier's folder has no config.json", where=str(folder), hint=hint) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"config.json is not JSON: {error}", where=str(path)) from None
     except OSError as error:
         raise UserError(f"config.json cannot be read: {error.strerror}", where=str(path)) from None
     text = document.get("text_config", document) if isinstance(document, dict) else {}
-    missing = [
-        name
-        for name in ("num_hidden_layers", "hidden_size", "vocab_size")
-        if not isinstance(text.get(name), int) or text[name] < 1
-    ]
+    text = text if isinstance(text, dict) else {}
+    missing = [name for name in ("num_hidden_layers", "hidden_size", "vocab_size") if not _is_count(text.get(name))]
     if missing:
         raise UserError(
             f"config.json has no positive {', '.join(missing)}",
@@ -117,6 +125,10 @@ def capture_layer_ids(given: list[int] | None, num_hidden_layers: int) -> list[i
             hint=f"give distinct ids from 1 to {num_hidden_layers - 1}; the final layer is added by itself",
         )
     return [*sorted(given), num_hidden_layers]
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _hub_cache() -> Path:

@@ -1,6 +1,7 @@
 """How a verifier is started: read from `EYRIE_VERIFIER_...`, written for another process with `to_environ`."""
 
 import json
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ENV_PREFIX = "EYRIE_VERIFIER_"
+COMMIT = re.compile(r"[0-9a-f]{40}")  # what a pinned revision of a hub model is
 # vLLM's loader for EAGLE-3 drafts expects three auxiliary states unless a draft's config says otherwise.
 AUXILIARY_LAYERS = 3
 
@@ -35,7 +37,9 @@ class VerifierSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
 
     model: str = Field("moonshotai/Kimi-K2.5", min_length=1, description="Model folder, or hub id.")
-    revision: str | None = Field(None, description="Commit of a hub id; required with `trust_remote_code`.")
+    revision: str | None = Field(
+        None, description="Of a hub id; a commit (40 hexadecimal digits) with `trust_remote_code`."
+    )
     served_model_name: str | None = Field(None, description="Name that requests give; None: `model`.")
     host: str = Field("127.0.0.1", min_length=1, description="Address that vLLM listens on.")
     port: int = Field(8000, ge=1, le=65535, description="Port that vLLM listens on.")
@@ -86,9 +90,10 @@ class VerifierSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _fields_agree(self) -> "VerifierSettings":
-        if self.trust_remote_code and self.revision is None and not Path(self.model).is_dir():
+        if self.trust_remote_code and not COMMIT.fullmatch(self.revision or "") and not Path(self.model).is_dir():
             raise ValueError(
-                "trust_remote_code needs revision: a pinned commit, as remote code may change under a branch name"
+                "trust_remote_code needs revision: a commit of 40 hexadecimal digits, as the code under a branch or a "
+                "tag may change"
             )
         if self.mode is VerifierMode.DRAFT and self.draft_path is None:
             raise ValueError("mode draft needs draft_path: the folder of the draft")

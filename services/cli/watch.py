@@ -187,9 +187,11 @@ def _figures(progress: dict[str, Any] | None) -> tuple[str, str, str, str]:
     """Count, rate, time left, and the latest metrics."""
     if progress is None:
         return "", "", "", ""
-    count = f"{progress['done']:g}/{progress['total']:g} {progress['unit']}"
+    count = f"{progress['done']:g}/{progress['total']:g} {progress['unit']}" if progress["total"] else ""
     rate = "" if progress["rate"] is None else f"{progress['rate']:.2f}/s"
     eta = "" if progress["eta_s"] is None else f"ETA {duration(progress['eta_s'])}"
     metrics = progress["metrics"]
     shown = [f"{name} {metrics[name]:.4g}" for name in SHOWN_METRICS if name in metrics]
+    if progress.get("activity"):
+        shown.insert(0, progress["activity"])
     return count, rate, eta, "  ".join(shown)

@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect
 from services.gateway import problems
 from services.gateway.deps import Backend
 from services.gateway.examples import document_schemas
+from services.gateway.fleet_verifier import FleetVerifier
 from services.gateway.idempotency import IdempotencyKeys
 from services.gateway.problems import ProblemDocument
 from services.gateway.reconciler import Reconciler
@@ -63,6 +64,7 @@ def connect(settings: Settings) -> Backend:
         jobs=JobStore(redis, store),
         queue=JobQueue(settings.redis_url, _redis(settings.redis_url, text=False)),
         idempotency=IdempotencyKeys(redis),
+        verifier=FleetVerifier(settings.verifier_url),
     )
 
 

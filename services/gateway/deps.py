@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Query, Request
 
+from services.gateway.fleet_verifier import FleetVerifier
 from services.gateway.idempotency import IdempotencyKeys
 from services.gateway.problems import Problem, not_found
 from shared.artifact_store import LocalArtifactStore
@@ -24,6 +25,7 @@ class Backend:
     jobs: JobStore
     queue: JobQueue
     idempotency: IdempotencyKeys
+    verifier: FleetVerifier
 
 
 def get_backend(request: Request) -> Backend:

@@ -12,10 +12,10 @@ from urllib.parse import quote
 from fastapi import Request
 from fastapi.responses import FileResponse, Response
 
-from services.gateway.problems import not_found
+from services.gateway.problems import Problem, not_found
 from services.gateway.wire import FileView
 from shared.artifact_store import LocalArtifactStore
-from shared.schemas.job import JobRecord, Stage
+from shared.schemas.job import DONE_STAGES, JobRecord, Stage
 from shared.schemas.manifest import FileEntry, Manifest
 from shared.schemas.registry import DraftRecord
 
@@ -68,6 +68,32 @@ def file_views(files: Mapping[str, StoredFile], base: str) -> list[FileView]:
         )
         for path, file in files.items()
     ]
+
+
+def require_finished(record: JobRecord, path: str) -> None:
+    """Tell apart what a job does not have yet from what it will never have, where a path names a stage of it.
+
+    Raises:
+        Problem: 409 while the stage that would have left the file is not finished.
+    """
+    name = path.partition("/")[0]
+    stage = next((stage for stage in record.stages if stage.name == name and stage.status not in DONE_STAGES), None)
+    if stage is not None:
+        raise Problem(409, f"the stage {stage.name} has no files: it is {stage.status}, and the job is {record.status}")
+
+
+def job_draft(store: LocalArtifactStore, record: JobRecord) -> DraftRecord:
+    """The draft that a job has published.
+
+    Raises:
+        Problem: 409 where it has none (yet); 404 where the draft is gone.
+    """
+    if record.draft is None:
+        raise Problem(409, f"the job has no draft: it is {record.status}; a job that succeeds has one")
+    try:
+        return DraftRecord.model_validate_json(store.read(f"drafts/{record.draft}.json"))
+    except KeyError:
+        raise not_found("draft", record.draft) from None
 
 
 def send_file(store: LocalArtifactStore, files: Mapping[str, StoredFile], path: str, request: Request) -> Response:

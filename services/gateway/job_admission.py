@@ -62,6 +62,7 @@ def _create_once(backend: Backend, spec: JobSpec, key: str, job_id: str) -> tupl
 
 def _create(backend: Backend, spec: JobSpec, job_id: str) -> JobRecord:
     checked = check_submission(spec, backend.artifacts, backend.settings.verifier_url)
+    backend.verifier.check(spec)
     most = backend.settings.max_queued_jobs
     if backend.queue.waiting() >= most:
         raise Problem(

@@ -58,6 +58,7 @@ class ProgressMeter:
             rate=rate,
             eta_s=(total - done) / rate if rate else None,
             metrics=metrics,
+            activity=None if event.get("activity") is None else str(event["activity"]),
             updated_at=now(),
         )
 

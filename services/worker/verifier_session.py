@@ -1,9 +1,12 @@
 """The verifier of one job: an endpoint that is up (external), or one that the worker starts and stops (managed)."""
 
+import contextlib
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from redis.exceptions import RedisError
 
 from services.worker.gpus import LocalGpus, leased_gpus
 from services.worker.run_control import RunControl
@@ -11,6 +14,7 @@ from services.worker.stage_inputs import StageInputs
 from services.worker.supervision import JOB_VARIABLE
 from services.worker.verifier_process import running_verifier
 from shared.errors import UserError
+from shared.schemas.job import Progress, now
 from shared.schemas.spec import JobSpec, ManagedVerifier
 from shared.verifier_config import capture_layer_ids
 from shared.verifier_settings import VerifierSettings
@@ -83,9 +87,17 @@ class VerifierSession:
             environment={JOB_VARIABLE: self.control.job_id, **grant.environment()},
             locks=grant.locks,
         )
+        self._show("starting vLLM")
         url = self._stack.enter_context(verifier)
+        self._show(None)
         grant.hand_over()
         return url
+
+    def _show(self, activity: str | None) -> None:
+        """Tell whoever watches the job; the stage itself has not begun to count."""
+        progress = Progress(done=0, total=0, unit="prompts", activity=activity, updated_at=now())
+        with contextlib.suppress(RedisError):
+            self.control.jobs.set_progress(self.control.job_id, self.control.token, progress)
 
 
 def verifier_fields(spec: JobSpec, folder: Path, *, on_gpu: bool) -> dict[str, object]:

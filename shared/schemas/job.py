@@ -71,6 +71,7 @@ class Progress(Document):
     rate: float | None = Field(None, description="Units a second over the last half minute.")
     eta_s: float | None = Field(None, description="Seconds to the end of the stage at this rate.")
     metrics: dict[str, float] = Field(default_factory=dict, description="Latest figures: loss, tokens_per_s, ...")
+    activity: str | None = Field(None, description="What is done while nothing is counted, such as starting vLLM.")
     updated_at: datetime
 
 

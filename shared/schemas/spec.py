@@ -26,7 +26,7 @@ class ManagedVerifier(Document):
     max_model_len: int = Field(4096, ge=16, description="Longest prompt plus answer, in tokens.")
     max_num_seqs: int = Field(16, ge=1, le=4096, description="Conversations decoded at the same time.")
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="Share of each GPU's memory that vLLM may use.")
-    trust_remote_code: bool = Field(False, description="Run code from the model folder; needs a pinned `revision`.")
+    trust_remote_code: bool = Field(False, description="Run code from the model; `revision` must be a commit then.")
     reasoning_parser: str = Field("kimi_k2", max_length=64, description="vLLM's reasoning parser; empty: none.")
     tool_call_parser: str = Field("kimi_k2", max_length=64, description="vLLM's tool-call parser; empty: none.")
     start_timeout_s: int = Field(3600, ge=10, description="Seconds that loading the weights may take.")
@@ -41,7 +41,11 @@ class VerifierSpec(Document):
         description="Model folder (absolute path, as the workers see it) or hub id of the verifier.",
         examples=["moonshotai/Kimi-K2.5"],
     )
-    revision: str | None = Field(None, max_length=128, description="Pinned revision of a hub model.")
+    revision: str | None = Field(
+        None,
+        max_length=128,
+        description="Branch, tag or commit of a hub model; with `trust_remote_code` a commit (40 hexadecimal digits).",
+    )
     endpoint: str | None = Field(
         None,
         max_length=512,
@@ -120,14 +124,18 @@ class DraftSpec(Document):
         description="Id of a dataset of kind `vocabulary` (t2d and d2t). Absent: counted from the job's own rows.",
     )
     num_layers: int = Field(1, ge=1, le=16)
-    num_attention_heads: int | None = Field(None, ge=1)
-    num_key_value_heads: int | None = Field(None, ge=1)
-    head_dim: int | None = Field(None, ge=2, description="Never guessed silently: 128 for Kimi-K2.5.")
-    intermediate_size: int | None = Field(None, ge=1)
-    rope_theta: float | None = Field(None, gt=0)
-    max_position_embeddings: int | None = Field(None, ge=1)
-    rms_norm_eps: float | None = Field(None, gt=0)
-    sliding_window: int | None = Field(None, ge=1, description="Absent: full attention in every draft layer.")
+    num_attention_heads: int | None = Field(None, ge=1, le=1024, description="Must divide the hidden size.")
+    num_key_value_heads: int | None = Field(None, ge=1, le=1024, description="Must divide the number of heads.")
+    head_dim: int | None = Field(
+        None, ge=2, le=512, description="Even, for rotary positions; no attention kernel of vLLM takes larger ones."
+    )
+    intermediate_size: int | None = Field(None, ge=1, le=2**20, description="Width of the gated MLP.")
+    rope_theta: float | None = Field(None, gt=0, le=1e12, description="Plain rotary positions with this base.")
+    max_position_embeddings: int | None = Field(None, ge=1, le=2**24, description="Longest context in tokens.")
+    rms_norm_eps: float | None = Field(None, gt=0, lt=1)
+    sliding_window: int | None = Field(
+        None, ge=1, le=2**24, description="Tokens; absent: full attention in every draft layer."
+    )
     norm_before_residual: bool = Field(True, description="Where the first layer's residual branches off.")
     norm_before_fc: bool = Field(True, description="EAGLE-3.1: normalise auxiliary states before they are fused.")
     norm_output: bool = Field(True, description="EAGLE-3.1: feed normalised states back into the next TTT step.")

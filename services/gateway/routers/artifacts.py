@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, Response
 
 from services.gateway.deps import BackendDep, JobDep
-from services.gateway.files import file_views, job_files, send_file
+from services.gateway.files import file_views, job_files, require_finished, send_file
 from services.gateway.wire import FileView, Page
 
 router = APIRouter(prefix="/v1/jobs/{job_id}/artifacts", tags=["artifacts"])
@@ -24,5 +24,6 @@ def list_artifacts(record: JobDep, backend: BackendDep) -> Page[FileView]:
 @router.head("/{path:path}", include_in_schema=False)
 @router.get("/{path:path}", response_class=FileResponse)
 def download_artifact(path: str, record: JobDep, backend: BackendDep, request: Request) -> Response:
-    """Download a file; ranges and `If-None-Match` are honoured, the ETag is the SHA-256."""
+    """Download a file of a finished stage, 409 before; ranges and `If-None-Match` are honoured, the ETag is SHA-256."""
+    require_finished(record, path)
     return send_file(backend.artifacts, job_files(backend.artifacts, record), path, request)

@@ -13,11 +13,12 @@ from starlette.concurrency import run_in_threadpool
 from services.gateway.bodies import read_json_object
 from services.gateway.deps import After, Backend, BackendDep, JobDep, Limit
 from services.gateway.examples import JOB_BODY
+from services.gateway.files import job_draft
 from services.gateway.job_admission import admit
 from services.gateway.job_listing import job_page, positions
 from services.gateway.job_logs import read_logs
 from services.gateway.problems import Problem
-from services.gateway.wire import EventView, JobView, Page, event_view, job_view
+from services.gateway.wire import DraftView, EventView, JobView, Page, draft_view, event_view, job_view
 from shared.errors import StatusReason
 from shared.schemas.job import JobRecord, JobStatus, Stage
 from shared.state_machine import TERMINAL
@@ -96,6 +97,12 @@ def list_events(
     entries = backend.jobs.events(record.id, after or "-", limit + 1)
     views = [event_view(event_id, fields) for event_id, fields in entries]
     return Page(data=views[:limit], has_more=len(views) > limit)
+
+
+@router.get("/{job_id}/draft")
+def get_job_draft(record: JobDep, backend: BackendDep) -> DraftView:
+    """Show the draft that a job has published. 409 while it has none."""
+    return draft_view(job_draft(backend.artifacts, record))
 
 
 @router.get("/{job_id}/logs", response_class=PlainTextResponse)

@@ -15,6 +15,7 @@ import httpx
 
 from shared.errors import UserError, VerifierError
 from shared.schemas.spec import SamplingSpec
+from shared.served_models import name_of, served_models
 
 ATTEMPTS = 5
 FIRST_BACKOFF_S = 0.5
@@ -88,10 +89,10 @@ class VerifierClient:
             body = await self._send("GET", "/v1/models", "models", None)
         except RowRefused as refusal:
             raise VerifierError(refusal.message, where=self.endpoint) from None
-        served = {str(item.get("id")): str(item.get("root")) for item in body.get("data", [])}
-        for name, root in served.items():
-            if self.model is None or self.model in (name, root) or self.model in (_last(name), _last(root)):
-                return name
+        served = served_models(body)
+        name = name_of(served, self.model)
+        if name is not None:
+            return name
         raise UserError(
             f"the verifier serves {', '.join(served) or 'nothing'}, the job wants {self.model}",
             where=self.endpoint,
@@ -133,6 +134,25 @@ class VerifierClient:
         if capture:
             body["kv_transfer_params"] = {"include_output_tokens": True}
         return self._completion(await self._send("POST", "/v1/chat/completions", request_id, body), capture)
+
+    async def continue_ids(self, token_ids: list[int], sampling: SamplingSpec, *, request_id: str) -> list[int]:
+        """Have the verifier go on after `token_ids`; return the ids that it wrote.
+
+        Raises:
+            RowRefused, VerifierError
+        """
+        body = {
+            "model": self.model,
+            "prompt": token_ids,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_tokens": sampling.max_tokens,
+            "return_token_ids": True,
+        }
+        choices = (await self._send("POST", "/v1/completions", request_id, body)).get("choices")
+        if not choices or not isinstance(choices[0].get("token_ids"), list):
+            raise RowRefused("bad_answer", "the verifier's answer holds no token ids")
+        return [int(token) for token in choices[0]["token_ids"]]
 
     async def prefill(self, token_ids: list[int], *, request_id: str) -> Path:
         """Have the verifier read `token_ids`; return the file with their hidden states, one for each id.
@@ -262,7 +282,3 @@ def _retry_after(response: httpx.Response) -> float | None:
 
 def _backoff(attempt: int) -> float:
     return float(min(FIRST_BACKOFF_S * 2.0 ** (attempt - 1), LONGEST_BACKOFF_S) * random.uniform(0.75, 1.25))
-
-
-def _last(path: str) -> str:
-    return path.rstrip("/").rsplit("/", 1)[-1]

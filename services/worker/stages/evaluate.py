@@ -6,30 +6,25 @@ served beside the verifier, and acceptance comes from differences of vLLM's coun
 """
 
 import asyncio
-import itertools
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from services.worker.data.concurrency import for_each
 from services.worker.data.exchange import request_tag
-from services.worker.data.rows import read_jsonl
-from services.worker.data.turns import speaking_turns
 from services.worker.data.verifier_client import RowRefused, VerifierClient
 from services.worker.evaluation.acceptance import acceptance, evaluation_sampling, settled_counters
 from services.worker.evaluation.offline import estimate_acceptance
+from services.worker.evaluation.prompts import Prompt, suite_prompts
 from services.worker.stage_clock import VERIFIER_LOADING, VERIFIER_READY
 from services.worker.stage_context import StageContext
 from services.worker.supervision import RUN_TOKEN_VARIABLE
 from services.worker.verifier_process import running_verifier
 from services.worker.verifier_session import served_model_name, verifier_fields
-from shared.data.files import read_record, read_rows
-from shared.data.refusal import RowRejected
-from shared.data.row_reader import RowReader
-from shared.errors import UserError, VerifierError
-from shared.schemas.spec import EvaluateSpec, ManagedVerifier
+from shared.errors import VerifierError
+from shared.schemas.spec import EvaluateSpec, ManagedVerifier, SamplingSpec
+from shared.verifier_config import read_verifier_config
 from shared.verifier_settings import VerifierSettings
 
 MIN_MODEL_LEN = 256
@@ -46,7 +41,7 @@ def run(ctx: StageContext) -> dict[str, Any]:
         VerifierError: vLLM does not start with the draft, or answers too few prompts.
     """
     evaluate = ctx.spec.evaluate
-    suites = {suite.name: _suite_prompts(ctx, suite.name, suite.dataset) for suite in evaluate.suites}
+    suites = {suite.name: suite_prompts(ctx, suite.name, suite.dataset) for suite in evaluate.suites}
     modes = {"trained": evaluate.mode}
     if evaluate.baseline != "none":
         modes["untrained"] = "offline" if evaluate.mode == "offline" else evaluate.baseline
@@ -92,7 +87,7 @@ def judge(evaluate: EvaluateSpec, first_suite: dict[str, Any]) -> dict[str, Any]
 
 
 async def _in_vllm(
-    ctx: StageContext, draft: str, suites: dict[str, list[dict[str, Any]]], done: int, total: int
+    ctx: StageContext, draft: str, suites: dict[str, list[Prompt]], done: int, total: int
 ) -> dict[str, dict[str, Any]]:
     spec = ctx.spec
     sampling = evaluation_sampling(spec.data.sampling, spec.evaluate.temperature, spec.evaluate.max_tokens)
@@ -103,16 +98,17 @@ async def _in_vllm(
             "mode": "draft",
             "draft_path": _draft_folder(ctx, draft),
             "num_speculative_tokens": spec.evaluate.num_speculative_tokens,
-            "max_model_len": max(MIN_MODEL_LEN, spec.data.max_seq_len + sampling.max_tokens),
+            "max_model_len": _model_len(Path(spec.verifier.model), spec.data.max_seq_len + sampling.max_tokens),
             "max_num_seqs": spec.evaluate.concurrency,
         }
     )
     mark = f"{_own_mark(ctx)}.{draft}"
     timeout_s = (spec.verifier.managed or ManagedVerifier()).start_timeout_s
-    ctx.report.progress(done, max(total, 1), "prompts")
+    ctx.report.progress(done, max(total, 1), "prompts", activity=f"starting vLLM with the {draft} draft")
     ctx.report.event(VERIFIER_LOADING, draft=draft)
     with running_verifier(settings, mark=mark, log_path=ctx.work / f"vllm-{draft}.log", timeout_s=timeout_s) as url:
         ctx.report.event(VERIFIER_READY, draft=draft)
+        ctx.report.progress(done, max(total, 1), "prompts")
         measured = {}
         concurrency = spec.evaluate.concurrency
         async with VerifierClient(url, served_model_name(spec), ctx.exchange, concurrency) as client:
@@ -130,20 +126,19 @@ async def _in_vllm(
 async def _answer(
     ctx: StageContext,
     client: VerifierClient,
-    prompts: list[dict[str, Any]],
-    sampling: Any,
+    prompts: list[Prompt],
+    sampling: SamplingSpec,
     done: int,
     total: int,
 ) -> tuple[int, int]:
     finished, tokens = 0, []
 
-    async def work(numbered: tuple[int, dict[str, Any]]) -> None:
+    async def work(numbered: tuple[int, Prompt]) -> None:
         nonlocal finished
         number, prompt = numbered
         request_id = f"{request_tag(ctx.job_id, ctx.token)}-evaluate-{number}"
         try:
-            answer = await client.chat(prompt["messages"], sampling, request_id=request_id, tools=prompt["tools"])
-            tokens.append(len(answer.answer_ids))
+            tokens.append(await _answer_tokens(client, prompt, sampling, request_id))
         except RowRefused as refusal:
             ctx.report.warn(f"evaluation prompt {number}: {refusal.message}")
         finished += 1
@@ -155,37 +150,18 @@ async def _answer(
     return len(tokens), sum(tokens)
 
 
-def _suite_prompts(ctx: StageContext, name: str, dataset: str | None) -> list[dict[str, Any]]:
-    rows = _held_out(ctx) if dataset is None else _from_dataset(ctx, ctx.inputs[f"suite:{name}"])
-    prompts = list(itertools.islice(rows, ctx.spec.evaluate.max_prompts))
-    if not prompts:
-        raise UserError(f"the suite {name} has no usable prompt", where="/evaluate/suites")
-    return prompts
+async def _answer_tokens(client: VerifierClient, prompt: Prompt, sampling: SamplingSpec, request_id: str) -> int:
+    if prompt.input_ids is not None:
+        return len(await client.continue_ids(prompt.input_ids, sampling, request_id=request_id))
+    answer = await client.chat(prompt.messages or [], sampling, request_id=request_id, tools=prompt.tools)
+    return len(answer.answer_ids)
 
 
-def _held_out(ctx: StageContext) -> Iterator[dict[str, Any]]:
-    for row in read_jsonl(ctx.inputs["prepare"] / "conversations.jsonl"):
-        if row["split"] == "val" and "messages" in row:
-            yield from _first_prompt(row["messages"], row["tools"])
-
-
-def _from_dataset(ctx: StageContext, folder: Path) -> Iterator[dict[str, Any]]:
-    reader = RowReader(
-        ctx.spec.data.model_copy(update={"generate": True, "system_prompt": None, "on_control_tokens": "allow"}),
-        (),
-        None,
-    )
-    for raw in read_rows(folder, read_record(folder)):
-        try:
-            content = reader.read(raw).content
-        except RowRejected:
-            continue
-        yield from _first_prompt(content["messages"], content["tools"])
-
-
-def _first_prompt(messages: list[dict[str, Any]], tools: list[Any] | None) -> Iterator[dict[str, Any]]:
-    for before, _ in itertools.islice(speaking_turns(messages, generate=True), 1):
-        yield {"messages": before, "tools": tools}
+def _model_len(verifier: Path, tokens: int) -> int:
+    """Room for a prompt and its answer, as far as the verifier's context reaches."""
+    context = read_verifier_config(verifier).context
+    wanted = max(MIN_MODEL_LEN, tokens)
+    return wanted if context is None else min(wanted, context)
 
 
 def _offline(ctx: StageContext, folder: Path) -> dict[str, Any]:

@@ -157,3 +157,18 @@ def raw_status(url: str, path: str) -> int:
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         head = connection.makefile("rb").readline()
     return int(head.split()[1])
+
+
+@pytest.mark.data
+def test_the_draft_of_an_unfinished_job_is_a_conflict_and_of_a_finished_one_its_draft(
+    http: httpx.Client, dataset: str, draft: DraftRecord
+) -> None:
+    job_id = http.post("/v1/jobs", json={"data": {"dataset": dataset}}).json()["id"]
+    for path in ("draft", "artifacts/publish/model.safetensors", "artifacts/train/draft/config.json"):
+        response = http.get(f"/v1/jobs/{job_id}/{path}")
+        assert response.status_code == 409, path
+        assert response.headers["content-type"] == "application/problem+json"
+        assert "queued" in response.json()["detail"]
+    assert http.get(f"/v1/jobs/{job_id}/artifacts/nonsense/x").status_code == 404
+    assert http.get(f"/v1/jobs/{draft.job_id}/draft").json()["id"] == draft.id
+    assert http.get(f"/v1/jobs/{draft.job_id}/artifacts/publish/gone").status_code == 404

@@ -54,7 +54,7 @@ BAD_DOCUMENTS = {
     "long name": ({"name": "a" * 10_000}, "/name"),
     "name that is a path": ({"name": "../x"}, "/name"),
     "lone surrogate": ({"name": "\ud800"}, "/name"),
-    "lr 0": ({"train": {"lr": 0}}, "/train/lr"),
+    "lr below 0": ({"train": {"lr": -1e-6}}, "/train/lr"),
     "no such preset": ({"preset": "huge"}, "/preset"),
     "no such dataset": ({"data": {"dataset": "ds_" + "0" * 20}}, "/data/dataset"),
     "dataset that is a path": ({"data": {"dataset": "ds_../../x"}}, "/data/dataset"),

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from shared.artifact_store import LocalArtifactStore
-from shared.presets import resolve
+from shared.presets import pointer_errors, resolve
 from shared.submission import SubmissionError, check_submission
+from shared.verifier_config import capture_layer_ids
 
 CONFIG = {
     "num_hidden_layers": 6,
@@ -99,19 +101,6 @@ def test_a_folder_without_a_usable_config_is_refused(
     assert "/verifier/model" in refused(store, document(folder))
 
 
-@pytest.mark.parametrize("shard", ["gone.safetensors", "../outside.safetensors", "/etc/passwd", "a\\b"])
-def test_an_index_that_names_what_is_not_in_the_folder_is_refused(
-    shard: str, store: LocalArtifactStore, folder: Path
-) -> None:
-    (folder.parent / "outside.safetensors").write_bytes(b"")
-    index = folder / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {"lm_head.weight": shard}}))
-    assert "/verifier/model" in refused(store, document(folder))
-    (folder / "model-1.safetensors").write_bytes(b"")
-    index.write_text(json.dumps({"weight_map": {"lm_head.weight": "model-1.safetensors"}}))
-    check_submission(resolve(document(folder)), store, URL)
-
-
 @pytest.mark.parametrize("model", ["/" + "a" * 300, "a" * 300])
 def test_a_path_that_cannot_be_looked_at_is_refused(model: str, store: LocalArtifactStore) -> None:
     assert "/verifier/model" in refused(store, {"verifier": {"model": model}, "data": {"dataset": DATASET}})
@@ -148,3 +137,159 @@ def test_a_hub_model_that_is_not_here_is_left_to_the_worker(
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     check_submission(resolve({"data": {"dataset": DATASET}}), store, URL)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("fields", "pointer"),
+    [
+        ({"draft": {"head_dim": 10**12}}, "/draft/head_dim"),
+        ({"draft": {"intermediate_size": 10**15}}, "/draft/intermediate_size"),
+        ({"draft": {"num_attention_heads": 10**9}}, "/draft/num_attention_heads"),
+        ({"draft": {"num_key_value_heads": 10**9}}, "/draft/num_key_value_heads"),
+        ({"draft": {"max_position_embeddings": 10**18}}, "/draft/max_position_embeddings"),
+        ({"draft": {"rope_theta": 1e300}}, "/draft/rope_theta"),
+        ({"draft": {"rms_norm_eps": 5}}, "/draft/rms_norm_eps"),
+        ({"draft": {"sliding_window": 10**18}}, "/draft/sliding_window"),
+        ({"draft": {"num_layers": 100}}, "/draft/num_layers"),
+        ({"draft": {"head_dim": 0}}, "/draft/head_dim"),
+        ({"draft": {"vocab_size": 0}}, "/draft/vocab_size"),
+    ],
+)
+def test_an_absurd_size_is_refused_with_its_pointer(fields: dict[str, Any], pointer: str, folder: Path) -> None:
+    with pytest.raises(ValidationError) as caught:
+        resolve(document(folder, **fields))
+    assert [error["pointer"] for error in pointer_errors(caught.value)] == [pointer]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("verifier", "draft", "pointer"),
+    [
+        ({"hidden_size": 2**20, "intermediate_size": 2**20}, {"num_layers": 16}, "/draft/intermediate_size"),
+        ({"hidden_size": 2**16, "num_attention_heads": 1024}, {"head_dim": 512, "num_layers": 16}, "/draft/head_dim"),
+        ({"hidden_size": 10**12}, {}, "/draft"),
+        ({"vocab_size": 10**12}, {}, "/draft"),
+    ],
+)
+def test_a_draft_larger_than_any_machine_is_refused_with_its_number_of_parameters(
+    verifier: dict[str, Any], draft: dict[str, Any], pointer: str, store: LocalArtifactStore, folder: Path
+) -> None:
+    large = {**CONFIG, **verifier}
+    (folder / "config.json").write_text(json.dumps({"text_config": large}))
+    shape = {"num_attention_heads": large["num_attention_heads"], "num_key_value_heads": None, **draft}
+    said = refused(store, document(folder, draft={"intermediate_size": None, **shape}))
+    assert pointer in said
+    assert "parameters" in said[pointer]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("layers", range(1, 7))
+def test_verifiers_of_one_to_six_layers_get_distinct_ids_or_a_refusal_that_says_what_to_give(
+    layers: int, store: LocalArtifactStore, folder: Path
+) -> None:
+    (folder / "config.json").write_text(json.dumps({"text_config": {**CONFIG, "num_hidden_layers": layers}}))
+    without = document(folder, capture={})
+    if layers >= 4:
+        check_submission(resolve(without), store, URL)
+        ids = capture_layer_ids(None, layers)
+        assert len(set(ids)) == len(ids) == 4
+        assert all(1 <= one <= layers for one in ids)
+        return
+    said = refused(store, without)["/capture/layer_ids"]
+    assert "give layer_ids yourself" in said
+    given = list(range(1, layers))
+    if given:  # what the refusal says to give is accepted; the final layer comes by itself
+        check_submission(resolve(document(folder, capture={"layer_ids": given})), store, URL)
+        assert capture_layer_ids(given, layers) == [*given, layers]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("fields", "pointer"),
+    [
+        ({"data": {"dataset": DATASET, "max_seq_len": 513}}, "/data/max_seq_len"),
+        ({"data": {"dataset": DATASET, "sampling": {"max_tokens": 512}}}, "/data/sampling/max_tokens"),
+        ({"evaluate": {"max_tokens": 600}}, "/evaluate/max_tokens"),
+    ],
+)
+def test_lengths_beyond_the_verifiers_context_are_refused(
+    fields: dict[str, Any], pointer: str, store: LocalArtifactStore, folder: Path
+) -> None:
+    said = refused(store, document(folder, **fields))
+    assert list(said) == [pointer]
+    assert "512" in said[pointer]
+    check_submission(resolve(document(folder, data={"dataset": DATASET, "max_seq_len": 512})), store, URL)
+
+
+@pytest.mark.data
+def test_a_managed_verifier_is_as_long_as_asked_and_no_longer_than_its_context(
+    store: LocalArtifactStore, folder: Path
+) -> None:
+    def managed(**fields: int) -> dict[str, Any]:
+        return document(folder, verifier={"model": str(folder), "managed": fields})
+
+    assert check_submission(resolve(managed()), store, None).verifier.managed.max_model_len == 512  # type: ignore[union-attr]
+    assert "/verifier/managed/max_model_len" in refused(store, managed(max_model_len=513))
+    short = refused(store, managed(max_model_len=128))
+    assert {"/data/max_seq_len", "/data/sampling/max_tokens"} == set(short)
+
+
+@pytest.mark.data
+def test_a_context_stretched_by_yarn_counts(store: LocalArtifactStore, folder: Path) -> None:
+    rope = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+    (folder / "config.json").write_text(json.dumps({"text_config": {**CONFIG, "rope_scaling": rope}}))
+    check_submission(resolve(document(folder, data={"dataset": DATASET, "max_seq_len": 2048})), store, URL)
+    assert "/data/max_seq_len" in refused(store, document(folder, data={"dataset": DATASET, "max_seq_len": 2049}))
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("url", ["http://me:secret@verifier:8000", "http://secret@verifier", "http://:secret@verifier"])
+def test_an_endpoint_with_a_password_is_refused_and_not_repeated(
+    url: str, store: LocalArtifactStore, folder: Path
+) -> None:
+    said = refused(store, document(folder, verifier={"model": str(folder), "endpoint": url}))
+    assert "password" in said["/verifier/endpoint"]
+    assert "secret" not in str(said)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("revision", [None, "main", "v1.0", "abc1234", "A" * 40, "g" * 40, "a" * 41])
+def test_remote_code_needs_a_commit(revision: str | None, store: LocalArtifactStore) -> None:
+    def remote(pinned: str | None) -> dict[str, Any]:
+        verifier = {"model": "some/model", "revision": pinned, "managed": {"trust_remote_code": True}}
+        return {"verifier": verifier, "data": {"dataset": DATASET}}
+
+    assert "40 hexadecimal" in refused(store, remote(revision))["/verifier/revision"]
+    check_submission(resolve(remote("0123456789abcdef" * 2 + "01234567")), store, None)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    "text",
+    [
+        {"max_position_embeddings": "long"},
+        {"rms_norm_eps": -1},
+        {"rms_norm_eps": float("nan")},
+        {"rope_theta": [1]},
+        {"rope_scaling": "yarn"},
+        {"rope_scaling": {"type": "yarn"}},
+        {"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}},
+        {"num_attention_heads": True},
+        {"num_attention_heads": None},
+    ],
+)
+def test_a_config_of_unexpected_values_is_refused_and_never_breaks_the_service(
+    text: dict[str, Any], store: LocalArtifactStore, folder: Path
+) -> None:
+    (folder / "config.json").write_text(json.dumps({"text_config": {**CONFIG, **text}}))
+    absent = {"num_attention_heads": None, "num_key_value_heads": None, "head_dim": None}
+    said = refused(store, document(folder, draft=absent))
+    assert set(said) <= {"/verifier/model", "/draft/rope_theta"}
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("whole", ["[1]", '{"text_config": [1]}', '{"text_config": null}', "[" * 100_000])
+def test_a_config_of_another_form_is_refused(whole: str, store: LocalArtifactStore, folder: Path) -> None:
+    (folder / "config.json").write_text(whole)
+    assert "/verifier/model" in refused(store, document(folder))

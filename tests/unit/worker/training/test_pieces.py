@@ -107,5 +107,5 @@ def test_a_shard_that_is_missing_or_outside_is_refused(tmp_path: Path, shard: st
     }
     (tmp_path / "outside.safetensors").write_bytes(b"")
     folder = write_checkpoint(tmp_path / "v", shards)
-    with pytest.raises(UserError, match=r"missing|outside"):
+    with pytest.raises(UserError, match=r"not there|does not lie"):
         load_verifier_tensors(NAMES, str(folder))
