@@ -11,8 +11,9 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from shared.errors import ArtifactStoreError
@@ -116,6 +117,51 @@ class LocalArtifactStore:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+
+    def move(self, key: str, target: str) -> None:
+        """Rename a document or a folder with everything in it, at once; a document at `target` is replaced.
+
+        What was moved counts as changed now.
+
+        Raises:
+            KeyError: there is no `key`.
+        """
+        source, path = self.path(key), self._path(target)
+        with _store_errors(key):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.replace(source, path)
+            except FileNotFoundError:
+                raise KeyError(key) from None
+            os.utime(path)
+            _sync_folder(path.parent)
+
+    def measure(self, key: str) -> tuple[int, float]:
+        """Bytes of a document, or of all files of a folder, and when one was last changed, by the clock of `now`.
+
+        Raises:
+            KeyError: there is no such key.
+        """
+        root = self.path(key)
+        size, changed = 0, 0.0
+        below = [Path(folder, name) for folder, folders, names in os.walk(root) for name in folders + names]
+        for path in [root, *below]:
+            with suppress(FileNotFoundError):
+                found = path.lstat()
+                size += 0 if stat.S_ISDIR(found.st_mode) else found.st_size
+                changed = max(changed, found.st_mtime)
+        return size, changed
+
+    def now(self) -> float:
+        """What the store's own clock says, in seconds: a file that is written now bears this time.
+
+        Machines that share a volume may have other clocks; differences of file times are right all the same.
+        """
+        probe = self._staged(b"")
+        try:
+            return probe.stat().st_mtime
+        finally:
+            probe.unlink(missing_ok=True)
 
     def free_bytes(self) -> int:
         """Bytes that can still be written."""

@@ -147,6 +147,11 @@ class EyrieClient:
         files = self.list_draft_files(draft_id)
         return [fetch_file(self._http, file, folder, advance) for file in files]
 
+    def collect_garbage(self, *, apply: bool, retention_days: float | None = None) -> JsonObject:
+        """What nothing refers to any more; with `apply` it is removed, which may take a while."""
+        body = {"apply": apply, "retention_days": retention_days}
+        return self._object("POST", "/v1/gc", json=body, timeout=httpx.Timeout(TIMEOUT_S, read=3600))
+
     def _list(self, path: str, limit: int, **filters: str | None) -> list[JsonObject]:
         found: list[JsonObject] = []
         params: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from services.cli import datasets, drafts, jobs
+from services.cli import datasets, drafts, jobs, retention
 from services.cli.errors import EXIT_BAD_INPUT, ApiError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command()(jobs.watch)
 app.command()(jobs.cancel)
 app.command()(jobs.logs)
 app.command()(jobs.download)
+app.command()(retention.gc)
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(drafts.app, name="drafts")
 

@@ -138,11 +138,13 @@ class Reconciler:
                 self.queue.enqueue(record.id, record.attempt)
 
     def _sweep(self) -> None:
-        """Remove staged files that nobody has written to for a day."""
-        for name in self.jobs.artifacts.list(STAGING):
+        """Remove staged files that nobody has written to for a day, by the store's own clock."""
+        names = list(self.jobs.artifacts.list(STAGING))
+        moment = self.jobs.artifacts.now() if names else 0.0
+        for name in names:
             try:
                 path = self.jobs.artifacts.path(f"{STAGING}/{name}")
-                if time.time() - path.stat().st_mtime > STAGED_KEPT_S:
+                if moment - path.stat().st_mtime > STAGED_KEPT_S:
                     self.jobs.artifacts.delete(f"{STAGING}/{name}")
             except (KeyError, FileNotFoundError):
                 continue

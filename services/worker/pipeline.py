@@ -103,7 +103,7 @@ class JobRun:
 
     def _ensure_stage(self, record: JobRecord, stage: Stage, inputs: StageInputs, session: VerifierSession) -> Manifest:
         attempt = StageAttempt(record, stage, inputs, self.jobs.artifacts, self.settings, self.control, self.gpus)
-        while (manifest := attempt.finished()) is None:
+        while (manifest := self._reused(record, attempt)) is None:
             if self.control.hold([attempt.lease]):
                 try:
                     number = self._record_started(stage, attempt.key)
@@ -115,9 +115,18 @@ class JobRun:
                 finally:
                     self.control.release([attempt.lease])
             self.control.wait(EQUAL_JOB_POLL_S)
-        if record.stage(stage).status not in DONE_STAGES:
-            self._record_done(attempt, manifest, StageStatus.REUSED)
         return manifest
+
+    def _reused(self, record: JobRecord, attempt: StageAttempt) -> Manifest | None:
+        """An earlier run's manifest, referred to by the record; None where there is none, or none any more.
+
+        Retention takes back what nothing refers to; once the record refers to a manifest that is there, it stays.
+        """
+        manifest = attempt.finished()
+        if manifest is None or record.stage(manifest.stage).status in DONE_STAGES:
+            return manifest
+        self._record_done(attempt, manifest, StageStatus.REUSED)
+        return attempt.finished()
 
     def _check_fence(self) -> None:
         if self.jobs.get(self.job_id).token != self.token:
