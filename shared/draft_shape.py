@@ -132,13 +132,14 @@ def parameter_counts(shape: dict[str, Any], draft_vocab_size: int, auxiliary_lay
         auxiliary_layers: verifier layers whose states are fused.
     """
     hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
-    heads = 2 * shape["num_attention_heads"] + 2 * shape["num_key_value_heads"]  # queries, output; keys, values
+    queries = shape["num_attention_heads"] * shape["head_dim"]
+    keys = shape["num_key_value_heads"] * shape["head_dim"]
     inputs = hidden * (layers + 1)  # the first layer reads embedding and state side by side
     return {
         "embedding": shape["vocab_size"] * hidden,
         "heads": 2 * draft_vocab_size * hidden,
         "fusion": auxiliary_layers * hidden * hidden,
-        "attention": heads * shape["head_dim"] * inputs,
+        "attention": (queries + 2 * keys) * inputs + queries * hidden * layers,
         "MLP": 3 * hidden * shape["intermediate_size"] * layers,
     }
 

@@ -1,5 +1,6 @@
 """Reads a stage's inputs and settles everything the trainer needs, so that it can only fail at training."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any, Literal
@@ -8,6 +9,7 @@ import numpy as np
 
 from services.worker.stage_context import StageContext
 from services.worker.training.attention import choose_attention
+from services.worker.training.row_index import INDEX_NAME
 from services.worker.training.run_config import (
     CONFIG_NAME,
     DRAFT_CONFIG_NAME,
@@ -15,6 +17,7 @@ from services.worker.training.run_config import (
     RESULT_NAME,
     RunConfig,
 )
+from shared.artifact_store import file_sha256
 from shared.draft_shape import DEFAULT_NORM_EPS, draft_shape
 from shared.errors import InternalError, UserError
 from shared.verifier_config import find_model_folder, public_model_name
@@ -40,6 +43,7 @@ def prepare_run(ctx: StageContext) -> RunConfig:
     _check_hidden_size(meta, text)
     config = RunConfig(
         dataset=dataset,
+        data=_data_digest(dataset, verifier, ctx.inputs["vocab"]),
         verifier=verifier,
         verifier_name=public_model_name(spec.verifier.model),
         vocab=ctx.inputs["vocab"],
@@ -63,6 +67,14 @@ def prepare_run(ctx: StageContext) -> RunConfig:
     _write(config)
     _warn_of_long_rows(ctx, dataset)
     return config
+
+
+def _data_digest(dataset: Path, verifier: Path, vocab: Path) -> str:
+    """Names what is trained on: a resume point of other rows, another verifier or vocabulary must not be taken."""
+    digest = hashlib.sha256()
+    for path in (dataset / INDEX_NAME, verifier / "config.json", vocab / "t2d.npy"):
+        digest.update(file_sha256(path).encode())
+    return digest.hexdigest()
 
 
 def _compute_dtype(asked: str, device: str) -> Any:
@@ -141,7 +153,7 @@ def _write(config: RunConfig) -> None:
 
 def _warn_of_long_rows(ctx: StageContext, dataset: Path) -> None:
     limit = ctx.spec.train.pack_length
-    with (dataset / "rows.jsonl").open() as rows:
+    with (dataset / INDEX_NAME).open() as rows:
         longer = sum(json.loads(row)["seq_len"] > limit for row in rows if row.strip())
     if longer:
         ctx.report.warn(f"{longer} rows are longer than train.pack_length ({limit}) and are cut to it")

@@ -75,10 +75,10 @@ class ResumePoint:
 
 
 def fingerprint(run: RunConfig) -> str:
-    """Identity of a run's mathematics: a point of another run never continues this one."""
+    """Identity of a run's mathematics and data: a point of another run never continues this one."""
     document = run.model_dump(
         mode="json",
-        include={"shape", "layer_ids", "num_train", "num_val", "dtype", "train", "draft"},
+        include={"data", "shape", "layer_ids", "num_train", "num_val", "dtype", "train", "draft"},
     )
     document["train"].pop("checkpoint_every_s")
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
@@ -100,7 +100,8 @@ def save_point(
     parent = run_folder / RESUME_NAME
     target = parent / f"step_{position.step}"
     temporary = parent / f".step_{position.step}.{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
+    for unfinished in parent.glob(".step_*"):  # of a save that was killed
+        shutil.rmtree(unfinished, ignore_errors=True)
     temporary.mkdir(parents=True)
     save_file(
         {name: tensor.detach().float().cpu().contiguous() for name, tensor in weights.items()},
@@ -142,6 +143,8 @@ def find_point(run_folders: Iterable[Path], wanted: str) -> ResumePoint | None:
 def _verified(folder: Path) -> Position | None:
     try:
         expected = json.loads((folder / MANIFEST).read_text())["files"]
+        if not {WEIGHTS, OPTIMIZER, POSITION} <= expected.keys():
+            return None
         if any(_sha256(folder / name) != digest for name, digest in expected.items()):
             return None
         return Position.model_validate_json((folder / POSITION).read_text())

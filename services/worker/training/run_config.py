@@ -26,6 +26,7 @@ class RunConfig(BaseModel):
 
     Attributes:
         dataset: folder in speculators' layout, training rows first.
+        data: SHA-256 over the rows' index, the vocabulary and the verifier's configuration.
         verifier: folder of the verifier (config and weights).
         verifier_name: what the published config calls the verifier: a hub id or a bare name, never a path.
         vocab: folder with `t2d.npy` and `d2t.npy`.
@@ -40,6 +41,7 @@ class RunConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     dataset: Path
+    data: str
     verifier: Path
     verifier_name: str
     vocab: Path

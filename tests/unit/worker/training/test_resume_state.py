@@ -35,7 +35,20 @@ def test_only_two_points_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "resume").iterdir()) == ["step_10", "step_11"]
 
 
-@pytest.mark.parametrize("damage", ["truncated", "empty", "no manifest", "unfinished name", "other run"])
+DAMAGE = [
+    "truncated",
+    "empty",
+    "no manifest",
+    "empty manifest",
+    "unfinished name",
+    "other run",
+    "a file too few",
+    "a link",
+]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_newest_point_is_passed_over(tmp_path: Path, damage: str) -> None:
     write(tmp_path, 5)
     newest = write(tmp_path, 6)
@@ -47,6 +60,13 @@ def test_a_damaged_newest_point_is_passed_over(tmp_path: Path, damage: str) -> N
         newest.mkdir()
     elif damage == "no manifest":
         (newest / "manifest.json").unlink()
+    elif damage == "empty manifest":
+        (newest / "manifest.json").write_text('{"files": {}}')
+    elif damage == "a file too few":
+        (newest / "optimizer.pt").unlink()
+    elif damage == "a link":
+        (newest / "weights.safetensors").unlink()
+        (newest / "weights.safetensors").symlink_to("gone")
     elif damage == "unfinished name":
         newest.rename(newest.with_name(".step_6.123"))
     else:
@@ -76,3 +96,64 @@ def test_optimizer_schedule_and_random_state_come_back(tmp_path: Path) -> None:
     kept = point.best_path()
     assert kept is not None
     assert kept.read_bytes() == b"weights"
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.pt", "position.json", "best.safetensors"])
+def test_one_flipped_bit_anywhere_in_the_newest_point_is_noticed(tmp_path: Path, name: str) -> None:
+    best = tmp_path / "best.safetensors"
+    best.write_bytes(b"weights")
+    write(tmp_path, 5)
+    path = write(tmp_path, 6, best=best) / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.unlink()  # the best weights are a second name for the same bytes
+    path.write_bytes(content)
+    point = find_point([tmp_path], "same")
+    assert point is not None
+    assert point.position.step == 5
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("stray", ["9", "step_", "step_9x", "step_-9", "interrupted"])
+def test_folders_of_other_names_are_no_points_however_high_their_number(tmp_path: Path, stray: str) -> None:
+    write(tmp_path, 5)
+    (tmp_path / "resume" / stray).mkdir()
+    (tmp_path / "resume" / "step_99").touch()
+    point = find_point([tmp_path], "same")
+    assert point is not None
+    assert point.position.step == 5
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing catches it."""
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("moment", ["save_file", "torch.save", "_link", "_sync", "_seal"])
+def test_a_save_that_is_killed_at_any_moment_leaves_the_point_before_it(
+    tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = tmp_path / "best.safetensors"
+    best.write_bytes(b"weights")
+    write(tmp_path, 5, best=best)
+
+    def kill(*_: object, **__: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"services.worker.training.resume_state.{moment}", kill)
+        with pytest.raises(Killed):
+            write(tmp_path, 6, best=best)
+    point = find_point([tmp_path], "same")
+    assert point is not None
+    assert point.position.step == 5
+    write(tmp_path, 7, best=best)
+    assert sorted(path.name for path in (tmp_path / "resume").iterdir()) == ["step_5", "step_7"]
+
+
+@pytest.mark.data
+def test_every_point_damaged_means_from_the_beginning(tmp_path: Path) -> None:
+    for step in (5, 6):
+        (write(tmp_path, step) / "position.json").write_text("{}")
+    assert find_point([tmp_path], "same") is None

@@ -1,7 +1,9 @@
 """What a run decides before it trains: attention, library options, names, steps."""
 
 import dataclasses
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +13,11 @@ from services.worker.training.attention import choose_attention
 from services.worker.training.launch import command, environment, failure
 from services.worker.training.library_config import library_config, split_ratio
 from services.worker.training.prepare_run import prepare_run
+from services.worker.training.resume_state import fingerprint
 from services.worker.training.step_plan import StepPlan, plan_steps
 from shared.errors import DivergedError, InternalError, StatusReason, UserError
 from shared.verifier_config import public_model_name
+from tests.unit.worker.training.conftest import Inputs
 
 
 @pytest.mark.parametrize(
@@ -93,6 +97,29 @@ def test_rows_longer_than_a_pack_are_reported(context: Callable[..., StageContex
     made = context(pack_length=32)
     prepare_run(made)
     assert "are longer than train.pack_length (32)" in made.report.stream.getvalue()
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("changed", ["capture/dataset/rows.jsonl", "vocab/t2d.npy", "verifier/config.json"])
+def test_a_resume_point_of_other_data_is_never_continued(
+    context: Callable[..., StageContext], inputs: Inputs, tmp_path: Path, changed: str
+) -> None:
+    own = fingerprint(prepare_run(context()))
+    assert fingerprint(prepare_run(context("again"))) == own
+    assert fingerprint(prepare_run(context("slower", checkpoint_every_s=7))) == own
+    assert fingerprint(prepare_run(context("seed", seed=7))) != own
+    copy = tmp_path / "inputs"
+    shutil.copytree(inputs.root, copy)
+    with (copy / changed).open("ab") as file:
+        file.write(b"\n")
+    made = context("other")
+    verifier = made.spec.verifier.model_copy(update={"model": str(copy / "verifier")})
+    other = dataclasses.replace(
+        made,
+        spec=made.spec.model_copy(update={"verifier": verifier}),
+        inputs={"capture": copy / "capture", "vocab": copy / "vocab"},
+    )
+    assert fingerprint(prepare_run(other)) != own
 
 
 def test_the_published_name_of_the_verifier_is_never_a_path() -> None:
