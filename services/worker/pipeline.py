@@ -150,7 +150,8 @@ class JobRun:
             entry = record.stage(stage)
             entry.status, entry.key, entry.manifest = status, manifest.key, attempt.manifest_key
             entry.summary, entry.seconds = manifest.summary, manifest.seconds
-            entry.started_at, entry.finished_at = entry.started_at or now(), now()
+            entry.started_at = entry.started_at or now()
+            entry.finished_at = max(now(), entry.started_at)  # a clock may have been set back
             record.draft = draft or record.draft
 
         self._update(change)

@@ -24,7 +24,7 @@ class Strays:
     """
 
     def __init__(self, jobs: JobStore, lease_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.jobs, self.patience_s, self._clock = jobs, lease_s / 3 + 1, clock
+        self.jobs, self.patience_s, self._clock = jobs, lease_s / 2 + 1, clock
         self._dead_since: dict[tuple[str, str], float] = {}
 
     def sweep(self) -> bool:

@@ -27,8 +27,14 @@ class GatewayProcess:
 
 
 @contextmanager
-def gateway_process(folder: Path, redis_url: str, **settings: str) -> Iterator[GatewayProcess]:
-    """A gateway on a free loopback port; `settings` are EYRIE_ variables without the prefix, in lower case."""
+def gateway_process(
+    folder: Path, redis_url: str, variables: dict[str, str] | None = None, **settings: str
+) -> Iterator[GatewayProcess]:
+    """A gateway on a free loopback port; `settings` are EYRIE_ variables without the prefix, in lower case.
+
+    Args:
+        variables: further ones, as they are.
+    """
     port = free_port()
     store = folder / "store"
     environment = os.environ | {
@@ -38,7 +44,7 @@ def gateway_process(folder: Path, redis_url: str, **settings: str) -> Iterator[G
         "EYRIE_VERIFIER_URL": "http://127.0.0.1:9",
         "HF_HOME": str(folder / "no-models"),
     }
-    environment |= {f"EYRIE_{name.upper()}": value for name, value in settings.items()}
+    environment |= {f"EYRIE_{name.upper()}": value for name, value in settings.items()} | (variables or {})
     log = folder / f"gateway-{port}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
