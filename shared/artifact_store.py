@@ -95,6 +95,22 @@ class LocalArtifactStore:
             os.replace(file, path)
             _sync_folder(path.parent)
 
+    def move(self, key: str, target: str) -> None:
+        """Rename a document, whole; what `target` was before is replaced.
+
+        Raises:
+            KeyError: there is no document `key`.
+        """
+        source, path = self._path(key), self._path(target)
+        try:
+            os.replace(source, path)
+        except FileNotFoundError:
+            raise KeyError(key) from None
+        except OSError as error:
+            raise _translate(error, key) from error
+        with _store_errors(key):
+            _sync_folder(path.parent)
+
     def staging_file(self) -> Path:
         """A new path on the store's own filesystem for a file that is still being written."""
         with _store_errors(STAGING):
@@ -169,6 +185,23 @@ class LocalArtifactStore:
             self.root.mkdir(parents=True, exist_ok=True)
             return shutil.disk_usage(self.root).free
 
+    def total_bytes(self) -> int:
+        """Size of the volume."""
+        with _store_errors(""):
+            self.root.mkdir(parents=True, exist_ok=True)
+            return shutil.disk_usage(self.root).total
+
+    def used_bytes(self, prefix: str = "") -> int:
+        """Bytes of all files below `prefix` (everything, where it is empty); hard links of one file count once."""
+        seen: set[tuple[int, int]] = set()
+        total, folders = 0, [self._path(prefix) if prefix else self.root]
+        while folders:
+            for status in _statuses(folders.pop(), folders):
+                if (status.st_dev, status.st_ino) not in seen:
+                    seen.add((status.st_dev, status.st_ino))
+                    total += status.st_size
+        return total
+
     def _staged(self, content: bytes) -> Path:
         temporary = self.staging_file()
         try:
@@ -206,6 +239,17 @@ def link_or_copy(source: Path, target: Path) -> None:
         if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
             raise
         shutil.copyfile(source, target)
+
+
+def _statuses(folder: Path, folders: list[Path]) -> Iterator[os.stat_result]:
+    """Yield the status of each file in a folder, and add its folders to the list; what goes meanwhile is left out."""
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(Path(entry.path))
+                else:
+                    yield entry.stat(follow_symlinks=False)
 
 
 @contextmanager

@@ -45,6 +45,12 @@ class Settings(BaseSettings):
     )
     max_upload_bytes: int = Field(64 * 1024**3, ge=1, description="Largest dataset file.")
     max_row_bytes: int = Field(16 * 1024**2, ge=1024, description="Longest line of a dataset file.")
+    store_quota_bytes: int | None = Field(
+        None, ge=1, description="Bytes that the artifact store may hold; a stage that would go beyond is stopped."
+    )
+    store_min_free_bytes: int | None = Field(
+        None, ge=0, description="Bytes left free on the store's volume; none: 1 % of it, at most 256 MiB."
+    )
     max_queued_jobs: int = Field(10000, ge=1, description="Jobs that may wait; more are refused.")
     max_attempts: int = Field(5, ge=1, description="Attempts at a job whose worker is lost.")
     retention_days: float = Field(30.0, ge=0, description="Days that outputs are kept which nothing refers to.")

@@ -21,6 +21,7 @@ from shared.queue import JobQueue
 from shared.schemas.job import DONE_STAGES, ErrorDetail, JobRecord, JobStatus, Stage, StageStatus, now
 from shared.schemas.manifest import Manifest
 from shared.settings import Settings
+from shared.stage_counts import count_items
 
 log = logging.getLogger(__name__)
 STOPPING = frozenset({JobStatus.CANCELLING, JobStatus.PAUSING})
@@ -106,6 +107,9 @@ class JobRun:
         while (manifest := self._reused(record, attempt)) is None:
             if self.control.hold([attempt.lease]):
                 try:
+                    if attempt.finished() is not None:  # an equal job was faster
+                        continue
+                    attempt.set_aside_damaged()
                     number = self._record_started(stage, attempt.key)
                     manifest = attempt.run(number, session if stage in NEEDS_VERIFIER else None)
                     self._insist(self._check_fence)
@@ -155,6 +159,8 @@ class JobRun:
             record.draft = draft or record.draft
 
         self._update(change)
+        if status == StageStatus.SUCCEEDED:
+            self._insist(lambda: count_items(self.jobs.redis, manifest))
         self._event(stage, status)
 
     def _succeed(self) -> None:

@@ -3,24 +3,28 @@
 import contextlib
 import shutil
 import time
+from collections.abc import Sequence
 
+from services.worker.damage import damaged_outputs, is_whole, set_aside
 from services.worker.gpu_locks import is_real
 from services.worker.gpus import LocalGpus, leased_gpus
 from services.worker.run_control import RunControl
 from services.worker.stage_clock import StageClock
 from services.worker.stage_inputs import StageInputs, library_versions
-from services.worker.stage_keys import stage_key, stage_parameters
 from services.worker.stage_run import StageRun
 from services.worker.stage_supervisor import StageSupervisor
+from services.worker.store_watch import StoreWatch, require_room
 from services.worker.training.row_index import require_learnable_rows
 from services.worker.verifier_session import VerifierSession, served_model_name
 from shared.artifact_store import LocalArtifactStore
 from shared.errors import ArtifactStoreError, StatusReason
+from shared.manifests import read_manifest
 from shared.schemas.job import ErrorDetail, JobRecord, Stage, now
 from shared.schemas.manifest import Manifest
 from shared.schemas.registry import DraftRecord
 from shared.schemas.spec import ManagedVerifier
 from shared.settings import Settings
+from shared.stage_keys import manifest_key, stage_folder, stage_key, stage_parameters
 
 DRAFT_ID_CHARACTERS = 20
 
@@ -50,17 +54,21 @@ class StageAttempt:
         self.settings, self.control, self.gpus = settings, control, gpus
         self.parameters = stage_parameters(stage, record.spec)
         self.key = stage_key(stage, inputs.digests(stage), self.parameters)
-        self.prefix = f"stages/{stage}/{self.key}"
-        self.manifest_key = f"{self.prefix}/manifest.json"
+        self.prefix = stage_folder(stage, self.key)
+        self.manifest_key = manifest_key(stage, self.key)
         self.folder_key = f"{self.prefix}/attempts/{control.token}"
-        self.lease = f"stage:{stage}:{self.key}"
+        self.lease = stage_lease(stage, self.key)
 
     def finished(self) -> Manifest | None:
-        """The manifest of an earlier or equal run, if one has finished."""
-        try:
-            return Manifest.model_validate_json(self.store.read(self.manifest_key))
-        except KeyError:
-            return None
+        """The manifest of an earlier or equal run, if one has finished and all its files are still there."""
+        manifest = read_manifest(self.store, self.manifest_key)
+        return manifest if manifest is not None and is_whole(self.store, manifest) else None
+
+    def set_aside_damaged(self) -> None:
+        """Make room for a new manifest where files of the finished one are gone; to be called under the lease."""
+        manifest = read_manifest(self.store, self.manifest_key)
+        if manifest is not None and not is_whole(self.store, manifest):
+            set_aside(self.store, self.manifest_key, manifest)
 
     def run(self, number: int, session: VerifierSession | None) -> Manifest:
         """Run the stage to its end in a child process.
@@ -74,11 +82,14 @@ class StageAttempt:
 
         Raises:
             StageFailed: the stage ended with an error.
+            ArtifactStoreError: the store cannot take what the stage writes.
             Interrupted, Fenced, EyrieError: see `StageSupervisor`, `VerifierSession` and `leased_gpus`.
         """
         started = time.monotonic()
         if self.stage == Stage.TRAIN:
             require_learnable_rows(self.inputs.folders(self.stage)[Stage.CAPTURE] / "dataset", self.record.spec.train)
+        needed, kept = self.inputs.disk_estimate(self.stage), self.store.used_bytes(self.prefix)
+        require_room(self.store, self.settings, self.stage, needed, kept)
         logs = self.store.folder(f"jobs/{self.record.id}/logs")
         document = self._document()
         if session is not None:
@@ -88,14 +99,17 @@ class StageAttempt:
             document.gpus = grant.real()
             folder = self.store.folder(self.folder_key)
             log_path = logs / f"{self.stage}-{number}.log"
-            supervisor = StageSupervisor(document, folder, log_path, self.control, self.settings.stop_grace_s)
+            grace_s = self.settings.stop_grace_s
             try:
-                result = supervisor.run(self._clock(), grant)
+                with StoreWatch(self.store, self.settings, self.stage) as watch:
+                    supervisor = StageSupervisor(document, folder, log_path, self.control, grace_s, watch.check)
+                    result = supervisor.run(self._clock(), grant)
             except Exception:
                 self.store.delete(f"{self.folder_key}/out")
                 raise
         if result.error is not None:
             self._clear(result.error.reason)
+            self._set_inputs_aside(result.damaged_inputs)
             raise StageFailed(result.error)
         return Manifest(
             stage=self.stage,
@@ -105,6 +119,7 @@ class StageAttempt:
             root=f"{self.folder_key}/out",
             inputs=self.inputs.digests(self.stage),
             parameters=self.parameters,
+            lineage=self.inputs.lineage(self.stage),
             versions=library_versions(),
             files=result.files,
             summary=result.summary,
@@ -131,12 +146,17 @@ class StageAttempt:
             algorithm=manifest.summary["algorithm"],
             root=manifest.root,
             manifest=self.manifest_key,
+            digest=manifest.digest(),
             bytes=sum(file.size for file in manifest.files),
             evaluation=manifest.summary["evaluation"],
             gate=manifest.summary["gate"],
             created_at=manifest.created_at,
         )
-        self.store.create(f"drafts/{draft_id}.json", record.model_dump_json(indent=1).encode())
+        key, content = f"drafts/{draft_id}.json", record.model_dump_json(indent=1).encode()
+        if not self.store.create(key, content):
+            known = DraftRecord.model_validate_json(self.store.read(key))
+            if known.root != record.root:  # its files were lost, and were made again elsewhere
+                self.store.write(key, content)
         return draft_id
 
     def _delete_other_attempts(self) -> None:
@@ -152,6 +172,19 @@ class StageAttempt:
     def _clock(self) -> StageClock:
         managed = self.record.spec.verifier.managed or ManagedVerifier()
         return StageClock(getattr(self.record.spec.limits, f"{self.stage}_s"), managed.start_timeout_s)
+
+    def _set_inputs_aside(self, names: Sequence[str]) -> None:
+        """Have the stages run again whose files turned out to be damaged, when a job wants them next."""
+        for name, made in self.inputs.lineage(self.stage).stages.items():
+            manifest = read_manifest(self.store, made.manifest)
+            if name not in names or manifest is None or manifest.digest() != made.digest:
+                continue
+            lease = stage_lease(name, manifest.key)
+            if self.control.hold([lease]):
+                try:
+                    set_aside(self.store, made.manifest, manifest)
+                finally:
+                    self.control.release([lease])
 
     def _gpu_count(self) -> int:
         counts = {Stage.TRAIN: self.record.spec.train.gpus, Stage.EVALUATE: self.record.spec.evaluate.gpus}
@@ -173,6 +206,8 @@ class StageAttempt:
             spec=self.inputs.spec,
             inputs=self.inputs.folders(self.stage),
             input_digests=self.inputs.digests(self.stage),
+            upstream=self.inputs.upstream(self.stage),
+            damaged=list(damaged_outputs(self.store, self.prefix)),
             out=folder / "out",
             work=folder / "work",
             previous=[path / "work" for path in earlier],
@@ -180,3 +215,8 @@ class StageAttempt:
             served_model=served_model_name(self.record.spec),
             gpu_verifier=any(is_real(gpu) for gpu in self.gpus.ids),
         )
+
+
+def stage_lease(stage: Stage, key: str) -> str:
+    """Name of the lease under which one run computes a stage key."""
+    return f"stage:{stage}:{key}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from shared.schemas.accounting import Accounting
 from shared.schemas.spec import JobSpec
 
 EVENTS_FD_VARIABLE = "EYRIE_EVENTS_FD"
@@ -38,6 +39,7 @@ class StageContext:
         report: where progress, metrics and warnings go.
         input_digests: SHA-256 of each input, by name, as in the stage's manifest; `verifier` is the fingerprint of its
             configuration, tokenizer and weights.
+        books: what became of all items in the earlier stages, by stage name.
     """
 
     job_id: str
@@ -55,6 +57,7 @@ class StageContext:
     gpu_verifier: bool
     report: "Reporter"
     input_digests: Mapping[str, str] = field(default_factory=dict)
+    books: Mapping[str, Accounting] = field(default_factory=dict)
 
 
 @dataclass

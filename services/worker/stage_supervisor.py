@@ -64,11 +64,19 @@ class ProgressMeter:
 
 
 class StageSupervisor:
-    """One stage run: spawn, relay, watch, end."""
+    """One stage run: spawn, relay, watch, end. `watch` is called often while it runs; what it raises ends the stage."""
 
-    def __init__(self, run: StageRun, folder: Path, log_path: Path, control: RunControl, grace_s: float) -> None:
+    def __init__(
+        self,
+        run: StageRun,
+        folder: Path,
+        log_path: Path,
+        control: RunControl,
+        grace_s: float,
+        watch: Callable[[], None] = lambda: None,
+    ) -> None:
         self.run_document, self.folder, self.log_path = run, folder, log_path
-        self.control, self.grace_s = control, grace_s
+        self.control, self.grace_s, self.watch = control, grace_s, watch
         self.token = f"{run.token}.{run.stage}"
         self.meter = ProgressMeter()
         self.metrics: dict[str, float] = {}
@@ -129,6 +137,7 @@ class StageSupervisor:
             except queue.Empty:
                 open_pipe = open_pipe and child.process.poll() is None
             self.control.check()
+            self.watch()
             if self.clock.is_over():
                 raise StageTimeoutError(
                     f"the stage did not end within its limit of {self.clock.limit_s:g} s",

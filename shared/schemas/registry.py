@@ -55,6 +55,7 @@ class DraftRecord(Document):
     algorithm: str
     root: str = Field(description="Store key of the folder with config.json and model.safetensors.")
     manifest: str = Field(description="Store key of the publish stage's manifest.")
+    digest: str = Field("", description="The digest of that manifest; empty in records of older versions.")
     bytes: int = Field(ge=0)
     evaluation: dict[str, Any] = Field(default_factory=dict, description="The evaluation report.")
     gate: Literal["passed", "failed", "none"] = Field("none", description="A draft that failed is never promoted.")

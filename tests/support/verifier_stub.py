@@ -1,9 +1,9 @@
 """A scripted stand-in for vLLM over HTTP: it answers by rule, keeps what it was asked, and fails when told to.
 
-It serves `/v1/models`, `/health`, `/v1/chat/completions`, `/v1/completions`, `/tokenize` and `/metrics`. Words are
-tokens, with ids below 512. Hidden states are written as vLLM does it: under the request's id, after the answer, under
-an flock on a `.lock` that is there before it. An id's state depends on nothing but the id, its place and the layer,
-so that captured and prefilled states of equal ids are equal.
+It serves `/v1/models`, `/health`, `/v1/chat/completions`, `/v1/completions`, `/tokenize`, `/detokenize` and `/metrics`.
+Words are tokens, with ids below 512. Hidden states are written as vLLM does it: under the request's id, after the
+answer, under an flock on a `.lock` that is there before it. An id's state depends on nothing but the id, its place and
+the layer, so that captured and prefilled states of equal ids are equal.
 
     with VerifierStub(exchange) as stub:
         stub.plan("prompt 3", Script(status=503), Script(status=503))   # the first two times; then it answers
@@ -219,6 +219,9 @@ def _handler(stub: VerifierStub) -> type[BaseHTTPRequestHandler]:
                     generation_prompt=seen.body["add_generation_prompt"],
                 )
                 self._send(200, json.dumps({"tokens": ids, "count": len(ids)}))
+                return
+            if seen.path == "/detokenize":
+                self._send(200, json.dumps({"prompt": "".join(f"<{token}>" for token in seen.body["tokens"])}))
                 return
             chat = seen.path == "/v1/chat/completions"
             answer, ids = _chat_answer(seen.body, script) if chat else _prefill_answer(seen.body)

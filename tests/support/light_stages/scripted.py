@@ -30,12 +30,12 @@ EVALUATION = {
     "suites": {"heldout": {"trained": {"acceptance_length": 2.5, "per_position": [0.8, 0.5, 0.2], "mode": "vllm"}}},
     "gate": {"result": "none", "failures": [], "mode": "vllm"},
 }
-META = {"num_train": 8, "num_val": 2, "supervised_train_tokens": 80, "layer_ids": [1, 2, 3, 4], "dtype": "float32"}
+META = {"num_train": 1, "num_val": 0, "supervised_train_tokens": 80, "layer_ids": [1, 2, 3, 4], "dtype": "float32"}
+UNITS = {"prepare": "rows", "generate": "turns", "evaluate": "prompts"}
 VOCABULARY = {"draft_vocab_size": 128, "target_vocab_size": 512, "coverage_val": 1.0}
 FILES: dict[str, dict[str, str]] = {
     "prepare": {"conversations.jsonl": "{}\n"},
     "generate": {"rows_0-1/rows.jsonl": "{}\n"},
-    "capture": {"dataset/meta.json": json.dumps(META)},
     "vocab": {"report.json": json.dumps(VOCABULARY)},
     "train": {
         "draft/config.json": "{}",
@@ -50,12 +50,24 @@ def run(ctx: StageContext) -> dict[str, Any]:
     """Do what the job's metadata says, then leave the stage's files."""
     ctx.report.progress(0, 2, "steps")
     follow(ctx, ctx.spec.metadata.get(ctx.stage, ""))
-    for name, content in FILES[ctx.stage].items():
+    count = items(ctx)
+    capture = {"dataset/meta.json": json.dumps({**META, "num_train": count})}
+    for name, content in (FILES | {"capture": capture})[ctx.stage].items():
         path = ctx.out / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     ctx.report.progress(2, 2, "steps")
-    return {"stage": ctx.stage}
+    return {"stage": ctx.stage, "accounting": {"unit": UNITS.get(ctx.stage, "rows"), "taken": count, "kept": count}}
+
+
+def items(ctx: StageContext) -> int:
+    """How many items the stage before left, be it a real one or another of these; 1 where there is none."""
+    if ctx.stage == "capture":
+        return sum(len(path.read_text().splitlines()) for path in ctx.inputs["generate"].glob("rows_*/rows.jsonl"))
+    if "capture" in ctx.inputs and ctx.stage != "evaluate":
+        meta = json.loads((ctx.inputs["capture"] / "dataset" / "meta.json").read_text())
+        return int(meta["num_train"] + meta["num_val"])
+    return 1
 
 
 def follow(ctx: StageContext, words: str) -> None:

@@ -4,9 +4,7 @@ A key is the SHA-256 of the stage's name and version, the digests of what it rea
 that can change its result. A finished stage whose key exists in the store is reused.
 """
 
-import hashlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from shared.schemas.job import Stage
@@ -21,7 +19,7 @@ STAGE_VERSIONS: dict[Stage, int] = {
     Stage.VOCAB: 2,
     Stage.TRAIN: 2,
     Stage.EVALUATE: 2,
-    Stage.PUBLISH: 2,
+    Stage.PUBLISH: 3,
 }
 UPSTREAM: dict[Stage, tuple[Stage, ...]] = {
     Stage.PREPARE: (),
@@ -32,18 +30,8 @@ UPSTREAM: dict[Stage, tuple[Stage, ...]] = {
     Stage.EVALUATE: (Stage.PREPARE, Stage.CAPTURE, Stage.VOCAB, Stage.TRAIN),
     Stage.PUBLISH: (Stage.PREPARE, Stage.GENERATE, Stage.CAPTURE, Stage.VOCAB, Stage.TRAIN, Stage.EVALUATE),
 }
-FINGERPRINT_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tiktoken.model",
-    "chat_template.jinja",
-    "special_tokens_map.json",
-    "model.safetensors.index.json",
-)
-SMALL_WEIGHTS_BYTES = 64 * 1024**2
 KEY_CHARACTERS = 32  # 128 bits
+DAMAGED_PREFIX = "manifest.damaged-"  # names manifests whose files were lost later
 
 
 def stage_key(stage: Stage, inputs: Mapping[str, str], parameters: Mapping[str, Any]) -> str:
@@ -55,6 +43,16 @@ def stage_key(stage: Stage, inputs: Mapping[str, str], parameters: Mapping[str, 
     """
     content = {"stage": stage, "version": STAGE_VERSIONS[stage], "inputs": dict(inputs), "parameters": dict(parameters)}
     return canonical_digest(content)[:KEY_CHARACTERS]
+
+
+def stage_folder(stage: Stage, key: str) -> str:
+    """Store key of the folder with everything of one stage key."""
+    return f"stages/{stage}/{key}"
+
+
+def manifest_key(stage: Stage, key: str) -> str:
+    """Where the manifest of a finished stage lies in the store."""
+    return f"{stage_folder(stage, key)}/manifest.json"
 
 
 def stage_parameters(stage: Stage, spec: JobSpec) -> dict[str, Any]:
@@ -82,20 +80,3 @@ def stage_parameters(stage: Stage, spec: JobSpec) -> dict[str, Any]:
             return {"evaluate": evaluate, "sampling": sampling}
         case Stage.PUBLISH:
             return {"algorithm": spec.draft.algorithm}
-
-
-def verifier_fingerprint(folder: Path) -> str:
-    """SHA-256 over what decides a verifier's answers: config, tokenizer, template, and its weights' index.
-
-    Weights are hashed where they are small; for a large checkpoint their names and sizes stand for them.
-    """
-    digest = hashlib.sha256()
-    for name in FINGERPRINT_FILES:
-        if (folder / name).is_file():
-            digest.update(name.encode() + b"\0" + (folder / name).read_bytes())
-    for weights in sorted(folder.glob("*.safetensors")):
-        size = weights.stat().st_size
-        digest.update(f"{weights.name}:{size}".encode())
-        if size <= SMALL_WEIGHTS_BYTES:
-            digest.update(weights.read_bytes())
-    return digest.hexdigest()

@@ -2,8 +2,9 @@
 
 import pytest
 
-from services.worker.stage_keys import UPSTREAM, stage_key, stage_parameters, verifier_fingerprint
 from shared.schemas.job import Stage
+from shared.stage_keys import UPSTREAM, stage_key, stage_parameters
+from shared.verifier_identity import SMALL_WEIGHTS_BYTES, identify_verifier
 from tests.support.stage_runs import job_spec, write_verifier
 
 MATTERS = {
@@ -59,11 +60,37 @@ def test_every_stage_reads_only_earlier_ones():
     assert all(order.index(needed) < order.index(stage) for stage in Stage for needed in UPSTREAM[stage])
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors"])
+FILES = ["config.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors"]
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_a_verifiers_fingerprint_follows_what_decides_its_answers(tmp_path, name):
     folder = write_verifier(tmp_path)
-    before = verifier_fingerprint(folder)
+    before = identify_verifier(folder).fingerprint
     (folder / "README.md").write_text("not read")
-    assert verifier_fingerprint(folder) == before
+    assert identify_verifier(folder).fingerprint == before
     (folder / name).write_bytes(b"{} ")
-    assert verifier_fingerprint(folder) != before
+    assert identify_verifier(folder).fingerprint != before
+
+
+@pytest.mark.data
+def test_the_parts_of_an_identity_tell_what_differs(tmp_path):
+    folder = write_verifier(tmp_path)
+    before = identify_verifier(folder, "v1")
+    (folder / "chat_template.jinja").write_text("other")
+    after = identify_verifier(folder, "v2")
+    changed = {name for name, value in before if value != getattr(after, name)}
+    assert changed == {"revision", "files", "chat_template_sha256"}
+
+
+@pytest.mark.data
+def test_large_weights_of_one_size_differ_when_a_part_of_them_does(tmp_path):
+    folder = write_verifier(tmp_path)
+    weights = folder / "model-00001-of-00002.safetensors"
+    with weights.open("wb") as file:
+        file.truncate(2 * SMALL_WEIGHTS_BYTES)  # sparse
+    before = identify_verifier(folder)
+    with weights.open("r+b") as file:
+        file.seek(SMALL_WEIGHTS_BYTES + 5)
+        file.write(b"x")
+    assert identify_verifier(folder).weights_sha256 != before.weights_sha256

@@ -1,0 +1,39 @@
+"""Finished outputs whose files were lost or cut later: found, set aside, and kept as a source for what is whole.
+
+A manifest is never deleted: it moves to `manifest.damaged-TOKEN.json` beside it, and its stage is run again. All of
+this happens under the stage's lease.
+"""
+
+from collections.abc import Iterator
+
+from services.worker.stage_run import StoredOutput
+from shared.artifact_store import LocalArtifactStore
+from shared.integrity import absent_or_cut
+from shared.manifests import set_aside_manifests
+from shared.schemas.manifest import Manifest
+from shared.stage_keys import DAMAGED_PREFIX
+
+
+def is_whole(store: LocalArtifactStore, manifest: Manifest) -> bool:
+    """Tell whether all files of a manifest are there with their sizes; their content is not read."""
+    return next(absent_or_cut(store.root / manifest.root, manifest.files), None) is None
+
+
+def set_aside(store: LocalArtifactStore, key: str, damaged: Manifest) -> None:
+    """Move the manifest `key` out of the way if it is still `damaged`."""
+    aside = f"{key.rpartition('/')[0]}/{DAMAGED_PREFIX}{damaged.token}.json"
+    try:
+        store.move(key, aside)
+    except KeyError:
+        return
+    moved = store.read(aside)
+    if Manifest.model_validate_json(moved).token != damaged.token:  # made again between the look and the move
+        store.create(key, moved)
+        store.delete(aside)
+
+
+def damaged_outputs(store: LocalArtifactStore, folder: str) -> Iterator[StoredOutput]:
+    """Outputs of the stage key in `folder` that were set aside and of which files are left."""
+    for key, manifest in set_aside_manifests(store, folder):
+        if store.exists(manifest.root):
+            yield StoredOutput(manifest=store.path(key), folder=store.path(manifest.root))

@@ -1,0 +1,63 @@
+"""Finished outputs that lose files later: made again from what is whole of them, and never used as they are."""
+
+import pytest
+
+from shared.errors import StatusReason
+from shared.schemas.job import JobStatus, Stage, StageStatus
+from shared.schemas.registry import DraftRecord
+from tests.support.stage_runs import prompts
+from tests.support.worker_site import DATA, assert_whole
+
+pytestmark = pytest.mark.data
+
+
+def stored(site, record, stage, path):
+    """Where a file of a finished stage lies."""
+    return site.store.path(f"{site.manifest(record, stage).root}/{path}")
+
+
+def test_three_lost_states_of_twenty_cost_three_requests(site):
+    site.start_worker(DATA)
+    options = {"capture": {"mode": "prefill"}}
+    first = site.wait_for(site.submit(prompts(20), **options), JobStatus.SUCCEEDED)
+    assert len(site.stub.prefills()) == 20
+    for number in (3, 11):
+        stored(site, first, Stage.CAPTURE, f"dataset/hidden_states/hs_{number}.safetensors").unlink()
+    with stored(site, first, Stage.CAPTURE, "dataset/hidden_states/hs_17.safetensors").open("r+b") as file:
+        file.truncate(100)
+    again = site.wait_for(site.submit(prompts(20), **options), JobStatus.SUCCEEDED)
+    assert len(site.stub.prefills()) == 23
+    assert len(site.stub.chats()) == 20
+    statuses = {stage: again.stage(stage).status for stage in (Stage.PREPARE, Stage.GENERATE, Stage.CAPTURE)}
+    assert list(statuses.values()) == [StageStatus.REUSED, StageStatus.REUSED, StageStatus.SUCCEEDED]
+    assert again.stage(Stage.CAPTURE).summary["kept"] == 20
+    assert_whole(site, again)
+    assert site.half_made() == []
+
+
+def test_changed_bytes_are_found_before_they_are_used_and_the_stage_is_made_again(site):
+    site.start_worker()
+    first = site.wait_for(site.submit(), JobStatus.SUCCEEDED)
+    report = stored(site, first, Stage.VOCAB, "report.json")
+    report.write_bytes(report.read_bytes().replace(b"128", b"129"))  # as long as before
+    refused = site.wait_for(site.submit(train={"lr": 0.5}), JobStatus.FAILED)
+    assert refused.status_reason == StatusReason.ARTIFACT_STORE
+    assert refused.error.where == "vocab/report.json"
+    assert "other content" in refused.error.message
+    assert refused.stage(Stage.TRAIN).status == StageStatus.FAILED
+    again = site.wait_for(site.submit(train={"lr": 0.5}), JobStatus.SUCCEEDED)
+    assert again.stage(Stage.CAPTURE).status == StageStatus.REUSED
+    assert again.stage(Stage.VOCAB).status == StageStatus.SUCCEEDED
+    assert_whole(site, again)
+
+
+def test_a_draft_that_lost_its_weights_is_published_again_under_its_id(site):
+    site.start_worker()
+    first = site.wait_for(site.submit(), JobStatus.SUCCEEDED)
+    stored(site, first, Stage.PUBLISH, "model.safetensors").unlink()
+    again = site.wait_for(site.submit(), JobStatus.SUCCEEDED)
+    assert again.draft == first.draft
+    assert again.stage(Stage.TRAIN).status == StageStatus.REUSED
+    draft = DraftRecord.model_validate_json(site.store.read(f"drafts/{again.draft}.json"))
+    assert site.store.exists(f"{draft.root}/model.safetensors")
+    assert draft.digest == site.manifest(again, Stage.PUBLISH).digest()
