@@ -89,6 +89,7 @@ def make_report(job: dict[str, Any], draft_path: Path, wall_seconds: float) -> d
         "vocabulary_coverage": vocabulary["coverage_val"],
         "training": stages["train"]["summary"],
         "stages": {name: stage["seconds"] for name, stage in stages.items()},
+        "books": {name: stage["summary"].get("accounting") for name, stage in stages.items()},
         "draft_path": str(draft_path),
         "serve_command": serve_command(draft_path, evaluation["num_speculative_tokens"]),
         "wall_seconds": wall_seconds,

@@ -51,6 +51,7 @@ def watch(client: EyrieClient, job_id: str, console: Console, poll_s: float = PO
 def render_job(job: dict[str, Any]) -> RenderableType:
     """A job as a heading and a line a stage: bar, count, rate, time left, figures."""
     parts: list[RenderableType] = [_heading(job), _stage_table(job)]
+    parts += [Text(f"{stage['name']}: {line}", style="dim") for stage in job["stages"] if (line := rejects_text(stage))]
     evaluated: dict[str, Any] = next((stage["summary"] for stage in job["stages"] if stage["name"] == "evaluate"), {})
     if evaluated.get("suites"):
         parts.append(acceptance_table(evaluated))
@@ -66,6 +67,15 @@ def error_text(error: dict[str, Any]) -> str:
     where = f"{error['where']}: " if error.get("where") else ""
     hint = f" ({error['hint']})" if error.get("hint") else ""
     return f"{error['reason']}: {where}{error['message']}{hint}"
+
+
+def rejects_text(stage: dict[str, Any]) -> str:
+    """What a finished stage rejected, in one line; empty where that is nothing."""
+    books = stage["summary"].get("accounting") or {}
+    if not books.get("rejected"):
+        return ""
+    reasons = ", ".join(f"{count} {reason}" for reason, count in books["rejected"].items())
+    return f"{books['taken'] - books['kept']} of {books['taken']} {books['unit']} rejected: {reasons}"
 
 
 def duration(seconds: float | None) -> str:
@@ -132,7 +142,8 @@ def _plain_lines(job: dict[str, Any], with_progress: bool) -> list[tuple[str, st
         if stage["status"] == "pending":
             continue
         took = f" in {duration(stage['seconds'])}" if stage["seconds"] is not None else ""
-        lines.append((stage["name"], f"{stage['name']} {stage['status']}{took}"))
+        rejects = f"; {line}" if (line := rejects_text(stage)) else ""
+        lines.append((stage["name"], f"{stage['name']} {stage['status']}{took}{rejects}"))
         if with_progress and stage["status"] == "running" and stage["progress"]:
             words = [stage["name"], *_figures(stage["progress"])]
             lines.append((f"{stage['name']} progress", " ".join(word for word in words if word)))

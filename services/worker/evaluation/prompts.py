@@ -1,12 +1,13 @@
 """The prompts of a suite: what the verifier is asked while acceptance is counted.
 
 In: the job's held-out conversations (`prepare`), or a dataset of its own. Out: for each the messages up to the first
-place where the assistant speaks, or, where a row came as token ids, the ids before the first supervised one.
+place where the assistant speaks, or, where a row came as token ids, the ids before the first supervised one; and why the
+other rows are not asked.
 """
 
-import itertools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from shared.data.files import read_record, read_rows
 from shared.data.refusal import RowRejected
 from shared.data.row_reader import RowReader
 from shared.errors import UserError
+from shared.schemas.accounting import Accounting
+from shared.schemas.spec import SuiteSpec
 
 
 @dataclass(frozen=True)
@@ -29,21 +32,60 @@ class Prompt:
     input_ids: list[int] | None = None
 
 
-def suite_prompts(ctx: StageContext, name: str, dataset: str | None) -> list[Prompt]:
-    """The first `evaluate.max_prompts` prompts of a suite.
+@dataclass
+class Suite:
+    """Prompts that are asked beside every draft, and what became of the rows that gave none.
 
-    Args:
-        dataset: the suite's own dataset; None: the job's held-out conversations.
+    Attributes:
+        rows: how many rows the suite has.
+        rejected: rows without a prompt, by reason.
+        refused: numbers of prompts that the verifier would not answer beside some draft, with the reason.
+    """
+
+    name: str
+    prompts: list[Prompt]
+    rows: int
+    rejected: Counter[str]
+    refused: dict[int, str] = field(default_factory=dict)
+
+
+def read_suite(ctx: StageContext, suite: SuiteSpec) -> Suite:
+    """Collect the first `evaluate.max_prompts` prompts of a suite: of its own dataset, or of what the job held out.
 
     Raises:
         UserError: there is none.
     """
-    rows = _held_out(ctx) if dataset is None else _from_dataset(ctx, ctx.inputs[f"suite:{name}"])
-    found = (prompt for row in rows if (prompt := first_prompt(row)) is not None)
-    prompts = list(itertools.islice(found, ctx.spec.evaluate.max_prompts))
+    rows, source = _held_out(ctx) if suite.dataset is None else _from_dataset(ctx, ctx.inputs[f"suite:{suite.name}"])
+    prompts: list[Prompt] = []
+    rejected: Counter[str] = Counter()
+    for row in source:
+        if isinstance(row, RowRejected):
+            rejected[row.reason] += 1
+        elif (prompt := first_prompt(row)) is None:
+            rejected["no_prompt"] += 1
+        else:
+            prompts.append(prompt)
+        if len(prompts) == ctx.spec.evaluate.max_prompts:
+            break
     if not prompts:
-        raise UserError(f"the suite {name} has no usable prompt", where="/evaluate/suites")
-    return prompts
+        raise UserError(f"the suite {suite.name} has no usable prompt", where="/evaluate/suites")
+    if left := rows - len(prompts) - rejected.total():
+        rejected["over_max_prompts"] = left
+    return Suite(suite.name, prompts, rows, rejected)
+
+
+def suite_books(suites: Sequence[Suite]) -> Accounting:
+    """The books over all suites; a prompt is kept when it was answered beside every draft."""
+    rejected: Counter[str] = Counter()
+    for suite in suites:
+        rejected.update(suite.rejected)
+        rejected.update(suite.refused.values())
+    return Accounting(
+        unit="prompts",
+        taken=sum(suite.rows for suite in suites),
+        kept=sum(len(suite.prompts) - len(suite.refused) for suite in suites),
+        rejected=dict(sorted(rejected.items())),
+    )
 
 
 def first_prompt(row: Mapping[str, Any]) -> Prompt | None:
@@ -60,15 +102,21 @@ def first_prompt(row: Mapping[str, Any]) -> Prompt | None:
     return None if first is None else Prompt(input_ids=row["input_ids"][:first])
 
 
-def _held_out(ctx: StageContext) -> Iterator[dict[str, Any]]:
-    return (row for row in read_jsonl(ctx.inputs["prepare"] / "conversations.jsonl") if row["split"] == "val")
+def _held_out(ctx: StageContext) -> tuple[int, Iterator[dict[str, Any]]]:
+    file = ctx.inputs["prepare"] / "conversations.jsonl"
+    count = sum(row["split"] == "val" for row in read_jsonl(file))
+    return count, (row for row in read_jsonl(file) if row["split"] == "val")
 
 
-def _from_dataset(ctx: StageContext, folder: Path) -> Iterator[dict[str, Any]]:
+def _from_dataset(ctx: StageContext, folder: Path) -> tuple[int, Iterator[dict[str, Any] | RowRejected]]:
     data = ctx.spec.data.model_copy(update={"generate": True, "system_prompt": None, "on_control_tokens": "allow"})
-    reader = RowReader(data, (), None)
-    for raw in read_rows(folder, read_record(folder)):
-        try:
-            yield reader.read(raw).content
-        except RowRejected:
-            continue
+    reader, record = RowReader(data, (), None), read_record(folder)
+
+    def rows() -> Iterator[dict[str, Any] | RowRejected]:
+        for raw in read_rows(folder, record):
+            try:
+                yield reader.read(raw).content
+            except RowRejected as rejection:
+                yield rejection
+
+    return record.rows, rows()

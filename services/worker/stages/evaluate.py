@@ -8,6 +8,7 @@ served beside the verifier, and acceptance comes from differences of vLLM's coun
 import asyncio
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from services.worker.data.exchange import request_tag
 from services.worker.data.verifier_client import RowRefused, VerifierClient
 from services.worker.evaluation.acceptance import acceptance, evaluation_sampling, settled_counters
 from services.worker.evaluation.offline import estimate_acceptance
-from services.worker.evaluation.prompts import Prompt, suite_prompts
+from services.worker.evaluation.prompts import Prompt, Suite, read_suite, suite_books
 from services.worker.stage_clock import VERIFIER_LOADING, VERIFIER_READY
 from services.worker.stage_context import StageContext
 from services.worker.supervision import RUN_TOKEN_VARIABLE
@@ -41,20 +42,21 @@ def run(ctx: StageContext) -> dict[str, Any]:
         VerifierError: vLLM does not start with the draft, or answers too few prompts.
     """
     evaluate = ctx.spec.evaluate
-    suites = {suite.name: suite_prompts(ctx, suite.name, suite.dataset) for suite in evaluate.suites}
+    suites = [read_suite(ctx, suite) for suite in evaluate.suites]
     modes = {"trained": evaluate.mode}
     if evaluate.baseline != "none":
         modes["untrained"] = "offline" if evaluate.mode == "offline" else evaluate.baseline
     if "compare" in ctx.inputs:
         modes["compare"] = evaluate.mode
-    results: dict[str, dict[str, Any]] = {name: {} for name in suites}
+    results: dict[str, dict[str, Any]] = {suite.name: {} for suite in suites}
     offline = {name: _offline(ctx, _draft_folder(ctx, name)) for name, mode in modes.items() if mode == "offline"}
-    total = sum(len(prompts) for prompts in suites.values()) * sum(mode == "vllm" for mode in modes.values())
+    prompts = sum(len(suite.prompts) for suite in suites)
+    total = prompts * sum(mode == "vllm" for mode in modes.values())
     done = 0
     for draft, mode in modes.items():
         measured = asyncio.run(_in_vllm(ctx, draft, suites, done, total)) if mode == "vllm" else {}
-        done += sum(map(len, suites.values())) if mode == "vllm" else 0
-        for name in suites:
+        done += prompts if mode == "vllm" else 0
+        for name in results:
             results[name][draft] = measured.get(name) or offline[draft]
     report = {
         "mode": evaluate.mode,
@@ -64,7 +66,7 @@ def run(ctx: StageContext) -> dict[str, Any]:
         "gate": judge(evaluate, results[evaluate.suites[0].name]),
     }
     (ctx.out / "report.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
-    return report
+    return {**report, "accounting": suite_books(suites).model_dump()}
 
 
 def judge(evaluate: EvaluateSpec, first_suite: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +89,7 @@ def judge(evaluate: EvaluateSpec, first_suite: dict[str, Any]) -> dict[str, Any]
 
 
 async def _in_vllm(
-    ctx: StageContext, draft: str, suites: dict[str, list[Prompt]], done: int, total: int
+    ctx: StageContext, draft: str, suites: Sequence[Suite], done: int, total: int
 ) -> dict[str, dict[str, Any]]:
     spec = ctx.spec
     sampling = evaluation_sampling(spec.data.sampling, spec.evaluate.temperature, spec.evaluate.max_tokens)
@@ -113,20 +115,20 @@ async def _in_vllm(
         concurrency = spec.evaluate.concurrency
         async with VerifierClient(url, served_model_name(spec), ctx.exchange, concurrency) as client:
             client.model = await client.check_model()
-            for name, prompts in suites.items():
+            for suite in suites:
                 before = await settled_counters(client.http)
-                answered, tokens = await _answer(ctx, client, prompts, sampling, done, total)
+                answered, tokens = await _answer(ctx, client, suite, sampling, done, total)
                 after = await settled_counters(client.http)
                 figures = acceptance(before, after, spec.evaluate.num_speculative_tokens)
-                measured[name] = {**figures, "prompts": answered, "answer_tokens": tokens, "mode": "vllm"}
-                done += len(prompts)
+                measured[suite.name] = {**figures, "prompts": answered, "answer_tokens": tokens, "mode": "vllm"}
+                done += len(suite.prompts)
         return measured
 
 
 async def _answer(
     ctx: StageContext,
     client: VerifierClient,
-    prompts: list[Prompt],
+    suite: Suite,
     sampling: SamplingSpec,
     done: int,
     total: int,
@@ -140,11 +142,12 @@ async def _answer(
         try:
             tokens.append(await _answer_tokens(client, prompt, sampling, request_id))
         except RowRefused as refusal:
+            suite.refused.setdefault(number, refusal.reason)
             ctx.report.warn(f"evaluation prompt {number}: {refusal.message}")
         finished += 1
         ctx.report.progress(done + finished, total, "prompts")
 
-    await for_each(enumerate(prompts), min(ctx.spec.evaluate.concurrency, len(prompts)), work)
+    await for_each(enumerate(suite.prompts), min(ctx.spec.evaluate.concurrency, len(suite.prompts)), work)
     if not tokens:
         raise VerifierError("no evaluation prompt was answered", where=client.endpoint)
     return len(tokens), sum(tokens)

@@ -5,12 +5,14 @@ In: all earlier stages. Out: the checkpoint (`config.json`, `model.safetensors`)
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from services.worker.stage_context import StageContext
 from shared.artifact_store import link_or_copy
 from shared.errors import InternalError
+from shared.schemas.accounting import Accounting
 from shared.verifier_config import public_model_name
 
 
@@ -41,16 +43,28 @@ def run(ctx: StageContext) -> dict[str, Any]:
         "algorithm": ctx.spec.draft.algorithm,
         "evaluation": evaluation,
         "gate": evaluation["gate"]["result"],
+        "accounting": Accounting(unit="drafts", taken=1, kept=1).model_dump(),
     }
-    history = {**summary, "layer_ids": capture["layer_ids"][:-1], "vocabulary": vocabulary, "data": capture}
+    books = {name: entry.model_dump() for name, entry in ctx.books.items()}
+    history = {
+        **summary,
+        "accounting": books,
+        "layer_ids": capture["layer_ids"][:-1],
+        "vocabulary": vocabulary,
+        "data": capture,
+    }
     (ctx.out / "eyrie.json").write_text(json.dumps(history, indent=1), encoding="utf-8")
-    (ctx.out / "README.md").write_text(model_card(summary, capture, vocabulary, trained), encoding="utf-8")
+    (ctx.out / "README.md").write_text(model_card(summary, capture, vocabulary, trained, ctx.books), encoding="utf-8")
     ctx.report.progress(1, 1, "drafts")
     return summary
 
 
 def model_card(
-    summary: dict[str, Any], capture: dict[str, Any], vocabulary: dict[str, Any], trained: dict[str, Any]
+    summary: dict[str, Any],
+    capture: dict[str, Any],
+    vocabulary: dict[str, Any],
+    trained: dict[str, Any],
+    books: Mapping[str, Accounting],
 ) -> str:
     """The draft's README: what it is for, how well it does, how to serve it, what it was made from."""
     k = summary["evaluation"]["num_speculative_tokens"]
@@ -84,8 +98,19 @@ with the verifier ({summary["verifier"]}) served as it is without a draft: the s
   in {capture["dtype"]}.
 - Draft vocabulary: {vocabulary["draft_vocab_size"]} of {vocabulary["target_vocab_size"]} tokens, which cover
   {_percent(vocabulary["coverage_val"])} of the held-out tokens.
-- Training: see `train_config.json` ({trained.get("steps", "?")} steps). Files and inputs by hash: the stage manifests.
+- Training: see `train_config.json` ({trained.get("steps", "?")} steps). Files and inputs by hash: `eyrie lineage`.
+
+{_books_table(books)}
 """
+
+
+def _books_table(books: Mapping[str, Accounting]) -> str:
+    """What became of everything that came in, stage by stage."""
+    lines = ["| stage | in | kept | rejected |", "| --- | --- | --- | --- |"]
+    for stage, entry in books.items():
+        rejected = ", ".join(f"{count} {reason}" for reason, count in entry.rejected.items()) or "none"
+        lines.append(f"| {stage} | {entry.taken} {entry.unit} | {entry.kept} | {rejected} |")
+    return "\n".join(lines)
 
 
 def _acceptance_table(evaluation: dict[str, Any]) -> str:
