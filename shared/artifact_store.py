@@ -95,22 +95,6 @@ class LocalArtifactStore:
             os.replace(file, path)
             _sync_folder(path.parent)
 
-    def move(self, key: str, target: str) -> None:
-        """Rename a document, whole; what `target` was before is replaced.
-
-        Raises:
-            KeyError: there is no document `key`.
-        """
-        source, path = self._path(key), self._path(target)
-        try:
-            os.replace(source, path)
-        except FileNotFoundError:
-            raise KeyError(key) from None
-        except OSError as error:
-            raise _translate(error, key) from error
-        with _store_errors(key):
-            _sync_folder(path.parent)
-
     def staging_file(self) -> Path:
         """A new path on the store's own filesystem for a file that is still being written."""
         with _store_errors(STAGING):

@@ -119,6 +119,14 @@ class EyrieClient:
         """Files of the job's finished stages."""
         return cast("list[JsonObject]", self._get(f"{_job(job_id)}/artifacts")["data"])
 
+    def list_rows(self, job_id: str, limit: int = PAGE, split: str | None = None) -> list[JsonObject]:
+        """The first `limit` rows of a job."""
+        return self._list(f"{_job(job_id)}/rows", limit, cursor="row_id", split=split)
+
+    def get_row(self, job_id: str, row_id: str) -> JsonObject:
+        """One row with its mask."""
+        return self._get(f"{_job(job_id)}/rows/{quote(row_id, safe='')}")
+
     def list_presets(self) -> list[JsonObject]:
         """The presets."""
         return cast("list[JsonObject]", self._get("/v1/presets")["data"])
@@ -130,6 +138,12 @@ class EyrieClient:
     def get_draft(self, draft_id: str) -> JsonObject:
         """One draft with its evaluation."""
         return self._get(f"/v1/drafts/{quote(draft_id, safe='')}")
+
+    def get_lineage(self, draft_id: str, *, rehash: bool = False) -> JsonObject:
+        """What a draft was made from; with `rehash` the gateway reads every file again, however long that takes."""
+        path = f"/v1/drafts/{quote(draft_id, safe='')}/lineage"
+        timeout = httpx.Timeout(TIMEOUT_S, read=None if rehash else TIMEOUT_S)
+        return self._get(path, params={"verify": "full" if rehash else "sizes"}, timeout=timeout)
 
     def list_draft_files(self, draft_id: str) -> list[JsonObject]:
         """Files of a draft."""
@@ -152,7 +166,7 @@ class EyrieClient:
         body = {"apply": apply, "retention_days": retention_days}
         return self._object("POST", "/v1/gc", json=body, timeout=httpx.Timeout(TIMEOUT_S, read=3600))
 
-    def _list(self, path: str, limit: int, **filters: str | None) -> list[JsonObject]:
+    def _list(self, path: str, limit: int, cursor: str = "id", **filters: str | None) -> list[JsonObject]:
         found: list[JsonObject] = []
         params: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
         while len(found) < limit:
@@ -160,7 +174,7 @@ class EyrieClient:
             found += page["data"]
             if not page["has_more"]:
                 break
-            params["after"] = found[-1]["id"]
+            params["after"] = found[-1][cursor]
         return found
 
     def _get(self, path: str, **options: Any) -> JsonObject:

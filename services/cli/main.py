@@ -1,7 +1,7 @@
 """The command line: `eyrie COMMAND`, or `python -m services.cli.main COMMAND`.
 
-Exit codes: 0 fine, 1 the job failed (or was cancelled), 2 bad usage or input, 3 the gateway cannot be reached or cannot
-work, 4 not found, 5 the state does not allow it, 130 interrupted.
+Exit codes: 0 fine, 1 the job failed (or was cancelled), or a lineage does not verify, 2 bad usage or input, 3 the
+gateway cannot be reached or cannot work, 4 not found, 5 the state does not allow it, 130 interrupted.
 """
 
 import sys
@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from services.cli import datasets, drafts, jobs, retention
+from services.cli import datasets, drafts, jobs, lineage, retention, rows
 from services.cli.errors import EXIT_BAD_INPUT, ApiError
 
 app = typer.Typer(
@@ -27,6 +27,8 @@ app.command()(jobs.cancel)
 app.command()(jobs.logs)
 app.command()(jobs.download)
 app.command()(retention.gc)
+app.command("rows")(rows.show_rows)
+app.command("lineage")(lineage.show_lineage)
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(drafts.app, name="drafts")
 

@@ -22,13 +22,24 @@ from services.gateway.fleet_verifier import FleetVerifier
 from services.gateway.idempotency import IdempotencyKeys
 from services.gateway.problems import ProblemDocument
 from services.gateway.reconciler import Reconciler
-from services.gateway.routers import artifacts, datasets, drafts, health, home, jobs, presets, retention
+from services.gateway.routers import (
+    artifacts,
+    datasets,
+    drafts,
+    health,
+    home,
+    jobs,
+    metrics,
+    presets,
+    retention,
+    rows,
+)
 from shared.artifact_store import LocalArtifactStore
 from shared.job_store import JobStore
 from shared.queue import JobQueue
 from shared.settings import Settings, get_settings
 
-ROUTERS = (home, health, presets, datasets, jobs, artifacts, drafts, retention)
+ROUTERS = (home, health, metrics, presets, datasets, jobs, rows, artifacts, drafts, retention)
 REDIS_TIMEOUT_S = 5
 
 

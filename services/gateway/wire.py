@@ -184,7 +184,7 @@ def job_view(record: JobRecord, position: int | None = None) -> JobView:
 def draft_view(record: DraftRecord) -> DraftView:
     """Show a draft."""
     base = f"/v1/drafts/{record.id}"
-    links = {"self": base, "files": f"{base}/files", "job": f"/v1/jobs/{record.job_id}"}
+    links = {"self": base, "files": f"{base}/files", "lineage": f"{base}/lineage", "job": f"/v1/jobs/{record.job_id}"}
     return DraftView(links=links, **record.model_dump(exclude={"root", "manifest", "object"}))
 
 
@@ -233,5 +233,5 @@ def _seconds(start: datetime, end: datetime) -> float:
 def _job_links(record: JobRecord) -> dict[str, str]:
     base = f"/v1/jobs/{record.id}"
     links = {"self": base, "cancel": f"{base}/cancel", "events": f"{base}/events"}
-    links |= {"logs": f"{base}/logs", "artifacts": f"{base}/artifacts"}
+    links |= {"logs": f"{base}/logs", "artifacts": f"{base}/artifacts", "rows": f"{base}/rows"}
     return links | ({"draft": f"/v1/drafts/{record.draft}"} if record.draft else {})

@@ -1,15 +1,16 @@
-"""Drafts: `GET /v1/drafts`, `/v1/drafts/{id}`, and their files below `/files`.
+"""Drafts: `GET /v1/drafts`, `/v1/drafts/{id}`, their `/lineage`, and their files below `/files`.
 
 Order: drafts newest first, files as the manifest lists them. Paging of drafts: `limit` and `after`. No filters.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import FileResponse, Response
 
 from services.gateway.deps import After, BackendDep, Limit
 from services.gateway.files import draft_files, file_views, send_file
+from services.gateway.lineage import LineageView, draft_lineage
 from services.gateway.paging import page_of
 from services.gateway.problems import not_found
 from services.gateway.wire import DraftView, FileView, Page, draft_view
@@ -45,6 +46,18 @@ def list_drafts(backend: BackendDep, limit: Limit = 50, after: After = None) -> 
 def get_draft(record: DraftDep) -> DraftView:
     """Show a draft with its evaluation."""
     return draft_view(record)
+
+
+@router.get("/{draft_id}/lineage")
+def get_lineage(
+    record: DraftDep,
+    backend: BackendDep,
+    verify: Annotated[
+        Literal["sizes", "full"], Query(description="`full` reads every file again and compares its SHA-256.")
+    ] = "sizes",
+) -> LineageView:
+    """Show what a draft was made from: stages, dataset files, verifier, each by hash, and whether it is still that."""
+    return draft_lineage(backend.artifacts, record, rehash=verify == "full")
 
 
 @router.get("/{draft_id}/files")

@@ -1,8 +1,8 @@
 """The prompts of a suite: what the verifier is asked while acceptance is counted.
 
 In: the job's held-out conversations (`prepare`), or a dataset of its own. Out: for each the messages up to the first
-place where the assistant speaks, or, where a row came as token ids, the ids before the first supervised one; and why the
-other rows are not asked.
+place where the assistant speaks, or, where a row came as token ids, the ids before the first supervised one; and why
+the other rows are not asked.
 """
 
 from collections import Counter

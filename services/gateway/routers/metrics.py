@@ -1,0 +1,15 @@
+"""Metrics: `GET /metrics`, in Prometheus' text format. 503 while Redis cannot be asked."""
+
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from services.gateway.deps import BackendDep
+from services.gateway.metrics import service_registry
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+def metrics(backend: BackendDep) -> Response:
+    """Show jobs by status, and what became of the items that stages took in."""
+    return Response(generate_latest(service_registry(backend.jobs)), media_type=CONTENT_TYPE_LATEST)
