@@ -5,6 +5,7 @@ import pytest
 from services.worker.evaluation.acceptance import acceptance, evaluation_sampling, parse_counters
 from services.worker.stages.evaluate import judge
 from services.worker.stages.publish import model_card
+from shared.schemas.accounting import Accounting
 from shared.schemas.spec import EvaluateSpec, SamplingSpec
 
 
@@ -103,7 +104,8 @@ def test_the_model_card_says_how_well_and_how_to_serve():
     }
     capture = {"num_train": 9, "num_val": 1, "supervised_train_tokens": 90, "layer_ids": [1, 2, 4], "dtype": "bfloat16"}
     vocabulary = {"draft_vocab_size": 64, "target_vocab_size": 512, "coverage_val": 0.9999}
-    card = model_card(summary, capture, vocabulary, {"steps": 12})
+    books = {"prepare": Accounting(unit="rows", taken=12, kept=10, rejected={"duplicate": 2})}
+    card = model_card(summary, capture, vocabulary, {"steps": 12}, books)
     assert "| heldout | trained | 2.999 | 0.900 | 0.600 | 0.500 | vllm |" in card
     assert "| heldout | untrained | none | none | none | none | offline |" in card
     assert "between 1 and 4" in card
@@ -112,5 +114,6 @@ def test_the_model_card_says_how_well_and_how_to_serve():
     assert "99.9 %" in card
     assert "answers taken from the dataset" in card
     assert "12 steps" in card
-    local = model_card({**summary, "verifier": "tiny-verifier"}, capture, vocabulary, {"steps": 12})
+    assert "| prepare | 12 rows | 10 | 2 duplicate |" in card
+    local = model_card({**summary, "verifier": "tiny-verifier"}, capture, vocabulary, {"steps": 12}, {})
     assert "vllm serve PATH_OF_THE_VERIFIER" in local
