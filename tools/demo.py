@@ -96,6 +96,18 @@ def make_report(job: dict[str, Any], draft_path: Path, wall_seconds: float) -> d
     }
 
 
+def write_report(report: dict[str, Any], folder: Path, latest: Path) -> Path:
+    """Write the report into the run's own folder, and let `latest` be a link to it. Reports of earlier runs stay."""
+    path = folder / "report.json"
+    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if latest.exists() and not latest.is_symlink():
+        latest.rename(latest.with_name(f"report-before-{folder.name}.json"))
+    link = folder / "report.link"
+    link.symlink_to(os.path.relpath(path, latest.parent))
+    link.replace(latest)
+    return latest
+
+
 def serve_command(draft_path: Path, k: int) -> str:
     """The vLLM command that serves the tiny verifier with the draft beside it."""
     settings = VerifierSettings.model_validate(
@@ -191,8 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         errors.print("interrupted: everything that was started is stopped", markup=False)
         return INTERRUPTED
-    path = DEMO_FOLDER / "report.json"
-    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    path = write_report(report, folder, DEMO_FOLDER / "report.json")
     print_report(report, path, console)
     return 0
 

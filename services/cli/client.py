@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import httpx
 
-from services.cli.download import Advance, fetch_file
+from services.cli.download import Advance, fetch_file, require_own_files
 from services.cli.errors import ApiError, Unreachable, error_of
 
 __all__ = ["DEFAULT_URL", "ApiError", "EyrieClient", "JsonObject"]
@@ -152,13 +152,15 @@ class EyrieClient:
     def download_draft(self, draft_id: str, folder: Path, advance: Advance | None = None) -> list[Path]:
         """Bring all files of a draft into `folder`, each checked against its SHA-256.
 
-        What is there already is kept, and what was broken off goes on where it ended.
+        What is there already is kept, and what was broken off goes on where it ended. Nothing is overwritten: where a
+        file of other content is in the way, nothing is downloaded.
 
         Raises:
             ApiError
             OSError: a file cannot be written.
         """
         files = self.list_draft_files(draft_id)
+        require_own_files(files, folder)
         return [fetch_file(self._http, file, folder, advance) for file in files]
 
     def collect_garbage(self, *, apply: bool, retention_days: float | None = None) -> JsonObject:

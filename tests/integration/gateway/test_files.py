@@ -126,8 +126,9 @@ def test_a_link_out_of_the_store_is_404(
 def test_a_download_is_checked_and_goes_on_where_it_ended(
     gateway: GatewayProcess, draft: DraftRecord, tmp_path: Path
 ) -> None:
-    (tmp_path / "model.safetensors.part").write_bytes(FILES["model.safetensors"][:70_000])
-    (tmp_path / "config.json.part").write_bytes(b"damaged!")
+    for name, begun in {"model.safetensors": FILES["model.safetensors"][:70_000], "config.json": b"damaged!"}.items():
+        digest = hashlib.sha256(FILES[name]).hexdigest()
+        (tmp_path / f".{name}.{digest[:12]}.part").write_bytes(begun)
     seen: list[tuple[str, int]] = []
     with EyrieClient(gateway.url) as client:
         client.download_draft(draft.id, tmp_path, lambda path, done, total: seen.append((path, done)))

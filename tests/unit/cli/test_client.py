@@ -115,7 +115,58 @@ def test_a_download_that_breaks_off_goes_on(tmp_path: Path) -> None:
     with client(serving(CONTENT)) as api:
         assert api.download_draft("draft_x", tmp_path) == [tmp_path / "model.bin"]
     assert (tmp_path / "model.bin").read_bytes() == CONTENT
-    assert not list(tmp_path.glob("*.part"))
+    assert list(tmp_path.iterdir()) == [tmp_path / "model.bin"]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("other", ["a file", "a folder", "a link to nowhere"])
+def test_a_download_never_overwrites_what_is_in_its_way(other: str, tmp_path: Path) -> None:
+    target = tmp_path / "model.bin"
+    match other:
+        case "a file":
+            target.write_bytes(b"mine")
+        case "a folder":
+            target.mkdir()
+        case _:
+            target.symlink_to(tmp_path / "nowhere")
+    asked: list[str] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        return serving(CONTENT)(request)
+
+    with client(handler) as api, pytest.raises(Conflict, match="nothing is overwritten"):
+        api.download_draft("draft_x", tmp_path)
+    assert len(asked) == 1  # the list of files, and no file
+    assert list(tmp_path.iterdir()) == [target]
+    assert not target.is_file() or target.read_bytes() == b"mine"
+
+
+@pytest.mark.data
+def test_a_second_download_of_the_same_asks_for_no_file_again(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        return serving(CONTENT)(request)
+
+    with client(handler) as api:
+        api.download_draft("draft_x", tmp_path)
+        asked.clear()
+        api.download_draft("draft_x", tmp_path)
+    assert asked == ["/v1/drafts/draft_x/files"]
+
+
+@pytest.mark.data
+def test_a_file_that_comes_while_a_download_runs_is_not_overwritten(tmp_path: Path) -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        if not request.url.path.endswith("/files"):
+            (tmp_path / "model.bin").write_bytes(b"mine")
+        return serving(CONTENT)(request)
+
+    with client(handler) as api, pytest.raises(Conflict):
+        api.download_draft("draft_x", tmp_path)
+    assert (tmp_path / "model.bin").read_bytes() == b"mine"
 
 
 def test_damaged_bytes_never_get_the_files_name(tmp_path: Path) -> None:

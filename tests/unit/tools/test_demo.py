@@ -1,5 +1,6 @@
 """The demo's report: figures are cut, never rounded up, and bad prompts end it before anything starts."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,19 @@ def test_the_report_has_the_promised_keys(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert report["tokens_trained_on"] == 15000
     assert report["draft_path"] == str(tmp_path)
     assert report["wall_seconds"] == 300.5
+
+
+@pytest.mark.data
+def test_the_latest_report_is_found_in_one_place_and_earlier_ones_stay(tmp_path: Path) -> None:
+    latest = tmp_path / "report.json"
+    latest.write_text("of an older version")
+    for number in (1, 2):
+        folder = tmp_path / "runs" / f"run-{number}"
+        folder.mkdir(parents=True)
+        assert demo.write_report({"number": number}, folder, latest) == latest
+        assert json.loads(latest.read_text()) == {"number": number}
+    assert json.loads((tmp_path / "runs" / "run-1" / "report.json").read_text()) == {"number": 1}
+    assert (tmp_path / "report-before-run-1.json").read_text() == "of an older version"
 
 
 @pytest.mark.parametrize(("value", "shown"), [(2.7999, "2.799"), (3.0, "3.000"), (None, "none")])
