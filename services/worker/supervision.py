@@ -45,15 +45,15 @@ def marked_environment(token: str, extra: Mapping[str, str] | None = None) -> di
     return {**DEFAULTS, **kept, RUN_TOKEN_VARIABLE: token, "PYTHONUNBUFFERED": "1", **(extra or {})}
 
 
-def die_with_parent(parent: int | None = None) -> None:
+def die_with_parent() -> None:
     """Ask the kernel for SIGTERM when the parent dies, however it dies (Linux).
 
-    Args:
-        parent: its pid, to notice that it has died already; absent: what the environment says.
+    The environment may say who the parent is, to notice that it has died already. It says so to its child alone: the
+    variable is taken out of this process's environment, since the parent of a grandchild is another one.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    expected = parent or int(os.environ.get(PARENT_VARIABLE, "0"))
+    expected = int(os.environ.pop(PARENT_VARIABLE, "0"))
     if expected and os.getppid() != expected:
         os.kill(os.getpid(), signal.SIGTERM)
 

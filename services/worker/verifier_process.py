@@ -1,5 +1,6 @@
 """Starts the verifier service as a process of this worker, waits until it answers, and ends it again."""
 
+import os
 import socket
 import sys
 import time
@@ -14,6 +15,8 @@ from shared.errors import EyrieError, UserError, VerifierError
 from shared.job_store import Fenced
 from shared.verifier_settings import VerifierSettings
 
+MODULE_VARIABLE = "EYRIE_VERIFIER_MODULE"  # set by tests alone, which bring a light stand-in for vLLM
+MODULE = "services.verifier"
 POLL_S = 0.5
 STOP_GRACE_S = 20.0
 BAD_INPUT = 2
@@ -55,7 +58,7 @@ def running_verifier(
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("ab") as log_file:
         verifier = GuardedProcess.start(
-            [sys.executable, "-m", "services.verifier"],
+            [sys.executable, "-m", os.environ.get(MODULE_VARIABLE, MODULE)],
             environment=variables,
             output=log_file,
             grace_s=STOP_GRACE_S,

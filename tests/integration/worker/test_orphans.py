@@ -103,8 +103,8 @@ def start_pair(site):
         (("worker",), False),
         (("worker", "horse"), False),
         (("stage",), False),
-        (("guard", "stage"), False),
-        (("horse", "guard"), False),
+        pytest.param(("guard", "stage"), False, marks=pytest.mark.slow),
+        pytest.param(("horse", "guard"), False, marks=pytest.mark.slow),
         (("worker", "horse", "guard", "stage"), True),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, tuple) else "",
@@ -172,6 +172,31 @@ def test_a_job_that_asks_for_more_gpus_than_exist_is_refused_with_both_numbers(s
     assert record.status_reason == "capacity"
     assert record.error.message == "3 GPUs are asked for and this worker has 2"
     assert record.error.where == "/train/gpus"
+
+
+def test_a_managed_verifier_has_all_its_gpus_while_it_serves_and_training_has_them_after_it(site):
+    gpus = "fake-0,fake-1"
+    worker = site.start_worker(gpus=gpus, EYRIE_STOP_GRACE_S="1", EYRIE_VERIFIER_MODULE="tests.support.light_verifier")
+    go_on = site.folder / "go-on"
+    verifier = {"endpoint": None, "managed": {"tensor_parallel_size": 2}}
+    job = {"verifier": verifier, "train": {"gpus": 2}, "metadata": {"generate": f"hold {go_on}"}}
+    job_id = site.submit(ROWS, **job)
+    wait_until(lambda: list(site.folder.glob("go-on.reached.*")), WAIT_S, what="the verifier serves")
+    states = Fleet(site.jobs.redis).gpus()
+    assert [(state.status, state.holder.stage) for state in states] == [(GpuStatus.LEASED, "verifier")] * 2
+    horse = psutil.Process(worker.pid).children()[0]
+    processes = horse.children(recursive=True)
+    assert len(processes) == 5, "two guards, the stage, the verifier, and its engine"
+    for process in (worker, horse):
+        process.kill()
+    site.replace_lost_attempt(job_id)
+    site.start_worker(gpus=gpus, EYRIE_STOP_GRACE_S="1", EYRIE_VERIFIER_MODULE="tests.support.light_verifier")
+    wait_until(lambda: len(list(site.folder.glob("go-on.reached.*"))) == 2, WAIT_S, what="another run has both GPUs")
+    assert alive(processes) == []
+    go_on.touch()
+    assert site.wait_for(job_id, JobStatus.SUCCEEDED).attempt == 2
+    assert {state.status for state in Fleet(site.jobs.redis).gpus()} == {GpuStatus.FREE}
+    assert site.processes() == []
 
 
 def test_replicas_on_one_host_never_share_a_gpu(site):

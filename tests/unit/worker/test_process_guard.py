@@ -46,10 +46,10 @@ time.sleep(300)
 def launch(tmp_path):
     started = []
 
-    def start(code, grace_s=0.3, keep=(), extra=None):
+    def start(code, grace_s=0.3, keep=(), extra=None, options=("-S",)):
         token = new_id("run")
         with (tmp_path / "output").open("wb") as output:
-            command = [sys.executable, "-S", "-c", code]
+            command = [sys.executable, *options, "-c", code]
             guarded = GuardedProcess.start(
                 command, environment=marked_environment(token, extra), output=output, grace_s=grace_s, keep=keep
             )
@@ -126,6 +126,12 @@ def test_what_a_killed_guard_leaves_is_found_by_its_mark(launch_family):
     for process in tree:  # but for the one that has forgotten whose it was
         if is_alive(process):
             process.kill()
+
+
+def test_processes_below_a_command_may_ask_to_die_with_their_own_parent(launch):
+    ask = "from services.worker.supervision import die_with_parent; die_with_parent()"
+    code = f"import subprocess, sys; {ask}; sys.exit(subprocess.run([sys.executable, '-c', {ask!r}]).returncode)"
+    assert launch(code, options=()).process.wait(30) == 0
 
 
 @pytest.mark.parametrize(("code", "status"), [("raise SystemExit(5)", 5), ("import os; os.abort()", -signal.SIGABRT)])
