@@ -21,13 +21,3 @@ def store_room(store: LocalArtifactStore, settings: Settings) -> StoreRoom:
         quota_bytes=settings.store_quota_bytes,
         used_bytes=None if settings.store_quota_bytes is None else store.used_bytes(),
     )
-
-
-def human_bytes(count: float) -> str:
-    """Bytes as people read them: 512 B, 1.5 MiB."""
-    units = ("B", "KiB", "MiB", "GiB", "TiB")
-    for unit in units:
-        if abs(count) < 1024 or unit == units[-1]:
-            break
-        count /= 1024
-    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -94,6 +94,10 @@ class EyrieClient:
         key = idempotency_key or str(uuid.uuid4())
         return self._object("POST", "/v1/jobs", json=document, headers={"Idempotency-Key": key}, repeat=True)
 
+    def plan_job(self, document: JsonObject) -> JsonObject:
+        """What a job document would need, and every problem with it; nothing is started."""
+        return self._object("POST", "/v1/jobs/plan", json=document, repeat=True)
+
     def list_jobs(self, limit: int = PAGE, status: str | None = None, preset: str | None = None) -> list[JsonObject]:
         """The newest `limit` jobs that match."""
         return self._list("/v1/jobs", limit, status=status, preset=preset)

@@ -8,10 +8,10 @@ from rich.tree import Tree
 
 from services.cli.client import DEFAULT_URL, EyrieClient
 from services.cli.options import Output, OutputOption, UrlOption, console, print_json
+from shared.sizes import human_bytes
 
 EXIT_NOT_VERIFIED = 1
 HASH_CHARACTERS = 12
-UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def show_lineage(
@@ -34,19 +34,20 @@ def show_lineage(
 
 
 def lineage_tree(node: dict[str, Any], parent: Tree | None = None) -> Tree:
-    """A node with everything below it; what stands elsewhere in full is only named."""
+    """A node with everything below it; what stands further up in full is only named."""
     label = _label(node)
     tree = Tree(label) if parent is None else parent.add(label)
     for problem in node["problems"]:
         tree.add(Text(problem, style="bold red"))
     for inner in node["inputs"]:
-        lineage_tree(inner, tree)
+        if not inner["ref"]:
+            lineage_tree(inner, tree)
+    if shown := [f"{inner['name']} {inner['digest'][:HASH_CHARACTERS]}" for inner in node["inputs"] if inner["ref"]]:
+        tree.add(Text(f"and, as above: {', '.join(shown)}", style="dim"))
     return tree
 
 
 def _label(node: dict[str, Any]) -> Text:
-    if node["ref"]:
-        return Text(f"{node['name']} {node['digest'][:HASH_CHARACTERS]} (above)", style="dim")
     mark, style = ("✔", "green") if node["verified"] else ("✘", "bold red")
     text = Text(f"{mark} ", style=style)
     text.append(node["name"] if node["kind"] in ("draft", "stage") else f"{node['kind']} {node['name']}", style="bold")
@@ -60,9 +61,11 @@ def _words(node: dict[str, Any]) -> list[str]:
     """The few facts that stand beside a node."""
     facts = node["facts"]
     words = [f"{node['files']} file{'s' if node['files'] != 1 else ''}"] if node["files"] else []
-    words += [_size(node["bytes"])] if node["bytes"] else []
+    words += [human_bytes(node["bytes"])] if node["bytes"] else []
     words += [f"{facts['rows']} rows"] if facts.get("rows") else []
     words += [f"weight {facts['weight']:g}"] if facts.get("weight") else []
+    if books := facts.get("accounting"):
+        words.append(f"{books['kept']} of {books['taken']} {books['unit']}")
     words += [f"layers {facts['layer_ids']}"] if facts.get("layer_ids") else []
     if sampling := facts.get("sampling"):
         words.append(f"temperature {sampling['temperature']:g}")
@@ -79,11 +82,3 @@ def _verdict(lineage: dict[str, Any]) -> Text:
     if lineage["verified"]:
         return Text(f"verified ({how})", style="green")
     return Text(f"not verified: something above is not what it was ({how})", style="bold red")
-
-
-def _size(count: float) -> str:
-    for unit in UNITS:
-        if count < 1024 or unit == UNITS[-1]:
-            break
-        count /= 1024
-    return f"{count:.0f} {unit}" if unit == UNITS[0] else f"{count:.1f} {unit}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from services.cli import datasets, drafts, jobs, lineage, retention, rows
+from services.cli import datasets, drafts, jobs, lineage, plan, retention, rows
 from services.cli.errors import EXIT_BAD_INPUT, ApiError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train speculative-decoding drafts: submit jobs, follow them, and get the drafts.",
 )
+app.command()(plan.plan)
 app.command()(jobs.submit)
 app.command("list")(jobs.list_jobs)
 app.command()(jobs.show)

@@ -30,6 +30,7 @@ from services.gateway.routers import (
     home,
     jobs,
     metrics,
+    plan,
     presets,
     retention,
     rows,
@@ -39,7 +40,7 @@ from shared.job_store import JobStore
 from shared.queue import JobQueue
 from shared.settings import Settings, get_settings
 
-ROUTERS = (home, health, metrics, presets, datasets, jobs, rows, artifacts, drafts, retention)
+ROUTERS = (home, health, metrics, presets, datasets, plan, jobs, rows, artifacts, drafts, retention)
 REDIS_TIMEOUT_S = 5
 
 

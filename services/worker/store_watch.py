@@ -16,7 +16,8 @@ from shared.errors import ArtifactStoreError
 from shared.schemas.job import Stage
 from shared.schemas.plan import Amount
 from shared.settings import Settings
-from shared.store_room import human_bytes, store_room
+from shared.sizes import human_bytes
+from shared.store_room import store_room
 
 log = logging.getLogger(__name__)
 INTERVAL_S = 2.0

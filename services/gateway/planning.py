@@ -1,0 +1,145 @@
+"""Plans a job: what it would need, and everything that stands against it; nothing is started or stored.
+
+In: a partial job document. Out: a `Plan`. Figures come from the dataset's size, or from what equal stages have counted
+that finished before; such stages are named as reused.
+"""
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from services.gateway.deps import Backend
+from shared.artifact_store import LocalArtifactStore
+from shared.errors import UserError
+from shared.estimate import (
+    draft_parameters,
+    estimate_disk,
+    estimate_steps,
+    estimate_tokens,
+    state_bytes_per_token,
+    verifier_starts,
+)
+from shared.integrity import absent_or_cut
+from shared.manifests import read_manifest
+from shared.presets import pointer_errors, resolve
+from shared.schemas.job import Stage
+from shared.schemas.manifest import Manifest
+from shared.schemas.plan import Amount, Plan, PlanProblem, StagePlan
+from shared.schemas.registry import DatasetRecord
+from shared.schemas.spec import JobSpec
+from shared.sizes import human_bytes
+from shared.stage_keys import UPSTREAM, manifest_key, stage_key, stage_parameters
+from shared.store_room import store_room
+from shared.submission import SubmissionError, check_submission
+from shared.verifier_config import VerifierConfig, find_model_folder, read_verifier_config
+from shared.verifier_identity import identify_verifier
+
+NOTHING = Amount(least=0, likely=0, most=0)
+# Stages whose inputs are all known from the document and the store; evaluation reads suites and other drafts, too.
+FOLLOWED = (Stage.PREPARE, Stage.GENERATE, Stage.CAPTURE, Stage.VOCAB, Stage.TRAIN)
+
+
+def plan_job(backend: Backend, document: dict[str, Any]) -> Plan:
+    """Work out what a document would lead to.
+
+    Raises:
+        ArtifactStoreError: the store cannot be read.
+    """
+    room = store_room(backend.artifacts, backend.settings)
+    plan = Plan(ok=True, store=room)
+    try:
+        spec = resolve(document)
+    except ValidationError as error:
+        plan.problems = [PlanProblem.model_validate(field) for field in pointer_errors(error)]
+    except UserError as error:
+        plan.problems = [PlanProblem(pointer=error.where, message=_text(error))]
+    else:
+        _fill(plan, spec, backend)
+    plan.ok = not plan.problems
+    return plan
+
+
+def _fill(plan: Plan, spec: JobSpec, backend: Backend) -> None:
+    try:
+        spec = check_submission(spec, backend.artifacts, backend.settings.verifier_url)
+    except SubmissionError as error:
+        plan.problems = [PlanProblem(pointer=field.pointer, message=field.message) for field in error.errors]
+    plan.document, plan.verifier_starts = spec, verifier_starts(spec)
+    record, config = _dataset(backend.artifacts, spec.data.dataset), _verifier(spec)
+    if config is not None:
+        _fill_shape(plan, spec, config)
+    else:
+        plan.notes = ["the gateway does not see the verifier's checkpoint: no figures that depend on its shape"]
+    if record is not None and config is not None and not plan.problems:
+        _fill_stages(plan, spec, record, config, backend.artifacts)
+
+
+def _fill_shape(plan: Plan, spec: JobSpec, config: VerifierConfig) -> None:
+    try:
+        plan.bytes_per_token = state_bytes_per_token(spec, config)
+        parameters = draft_parameters(spec.draft, config, spec.capture.layer_ids)
+    except UserError as error:
+        if not plan.problems:
+            plan.problems = [PlanProblem(pointer=error.where, message=_text(error))]
+    else:
+        plan.draft_parameters, plan.draft_parameters_total = parameters, parameters.total
+
+
+def _fill_stages(
+    plan: Plan, spec: JobSpec, record: DatasetRecord, config: VerifierConfig, store: LocalArtifactStore
+) -> None:
+    finished = _finished(spec, record, store)
+    tokens = estimate_tokens(spec, record, finished.get(Stage.PREPARE), finished.get(Stage.GENERATE))
+    plan.tokens, plan.steps = tokens, estimate_steps(spec, tokens)
+    plan.stages = [
+        StagePlan(
+            name=stage,
+            disk_bytes=NOTHING if stage in finished else estimate_disk(stage, spec, config, tokens, record.bytes),
+            reused=stage in finished,
+        )
+        for stage in Stage
+    ]
+    plan.disk_bytes = sum((stage.disk_bytes for stage in plan.stages), NOTHING)
+    if plan.disk_bytes.likely > plan.store.left:
+        message = (
+            f"the job needs about {human_bytes(plan.disk_bytes.likely)} in the artifact store "
+            f"(at least {human_bytes(plan.disk_bytes.least)}), which has {human_bytes(max(0, plan.store.left))} left"
+        )
+        plan.problems = [PlanProblem(pointer="", message=message)]
+
+
+def _finished(spec: JobSpec, record: DatasetRecord, store: LocalArtifactStore) -> dict[Stage, Manifest]:
+    """Stages of equal jobs that would be reused, from the first one on."""
+    folder = find_model_folder(spec.verifier.model, spec.verifier.revision)
+    found: dict[Stage, Manifest] = {}
+    if folder is None:
+        return found
+    verifier = identify_verifier(folder).fingerprint
+    for stage in FOLLOWED:
+        inputs = {str(name): found[name].digest() for name in UPSTREAM[stage]} | {"verifier": verifier}
+        inputs |= {"dataset": record.sha256} if stage == Stage.PREPARE else {}
+        manifest = read_manifest(store, manifest_key(stage, stage_key(stage, inputs, stage_parameters(stage, spec))))
+        if manifest is None or next(absent_or_cut(store.root / manifest.root, manifest.files), None) is not None:
+            break
+        found[stage] = manifest
+    return found
+
+
+def _dataset(store: LocalArtifactStore, dataset_id: str) -> DatasetRecord | None:
+    try:
+        return DatasetRecord.model_validate_json(store.read(f"datasets/{dataset_id}/dataset.json"))
+    except KeyError:
+        return None
+
+
+def _verifier(spec: JobSpec) -> VerifierConfig | None:
+    """The verifier's dimensions, where this machine can see its checkpoint."""
+    try:
+        folder = find_model_folder(spec.verifier.model, spec.verifier.revision)
+        return None if folder is None else read_verifier_config(folder)
+    except (UserError, OSError):
+        return None
+
+
+def _text(error: UserError) -> str:
+    return f"{error.message} ({error.hint})" if error.hint else error.message

@@ -1,0 +1,59 @@
+"""Plans over REST and in the shell: figures and every problem, and nothing is started by asking."""
+
+import httpx
+import pytest
+
+from shared.job_store import JobStore
+from tests.integration.gateway.test_cli import eyrie
+from tests.support.gateway_process import GatewayProcess, gateway_process
+
+pytestmark = pytest.mark.data
+
+
+def test_a_plan_says_what_the_job_needs_and_starts_nothing(http: httpx.Client, dataset: str, jobs: JobStore) -> None:
+    before = jobs.list_ids()
+    plan = http.post("/v1/jobs/plan", json={"preset": "tiny", "data": {"dataset": dataset}}).json()
+    assert (plan["ok"], plan["problems"]) == (True, [])
+    assert plan["bytes_per_token"] == 4 * 128 * 4  # slots, hidden size, float32
+    assert plan["tokens"]["rows"] == 2
+    assert plan["tokens"]["tokens"]["most"] == 2 * 256
+    sizes = {stage["name"]: stage["disk_bytes"] for stage in plan["stages"]}
+    assert sizes["generate"]["most"] > 2 * 256 * plan["bytes_per_token"]
+    assert plan["disk_bytes"]["likely"] == sum(size["likely"] for size in sizes.values())
+    assert plan["draft_parameters_total"] == 418_688
+    assert plan["steps"] == 8
+    assert plan["verifier_starts"] == 2  # the trained and the untrained draft
+    assert plan["document"]["verifier"]["endpoint"]
+    assert jobs.list_ids() == before
+
+
+def test_a_plan_names_every_problem(http: httpx.Client, dataset: str) -> None:
+    document = {"preset": "tiny", "data": {"dataset": "ds_absent"}, "draft": {"vocab_size": 5000}}
+    plan = http.post("/v1/jobs/plan", json=document).json()
+    assert not plan["ok"]
+    assert {problem["pointer"] for problem in plan["problems"]} == {"/data/dataset", "/draft/vocab_size"}
+    unresolved = http.post("/v1/jobs/plan", json={"train": {"lr": -1}, "nonsense": 1}).json()
+    pointers = {problem["pointer"] for problem in unresolved["problems"]}
+    assert {"/train/lr", "/nonsense"} <= pointers
+    assert unresolved["document"] is None
+    assert http.post("/v1/jobs/plan", content=b"[]").status_code == 422
+
+
+def test_a_plan_says_when_the_quota_is_too_small(redis_handle, tmp_path, prompts) -> None:
+    with gateway_process(tmp_path, redis_handle.url, store_quota_bytes="100000") as gateway:
+        uploaded = httpx.post(f"{gateway.url}/v1/datasets", content=prompts.read_bytes()).json()
+        document = {"preset": "tiny", "data": {"dataset": uploaded["id"]}}
+        plan = httpx.post(f"{gateway.url}/v1/jobs/plan", json=document).json()
+    assert plan["store"]["quota_bytes"] == 100_000
+    assert 0 < plan["store"]["used_bytes"] < 10_000
+    assert not plan["ok"]
+    assert plan["problems"][0]["message"].startswith("the job needs about")
+
+
+def test_the_shell_shows_a_plan(gateway: GatewayProcess, dataset: str) -> None:
+    shown = eyrie(gateway.url, "plan", "--preset", "tiny", "--dataset", dataset)
+    assert shown.returncode == 0, shown.stderr
+    assert "generate" in shown.stdout
+    assert "418,688 parameters" in shown.stdout
+    refused = eyrie(gateway.url, "plan", "--preset", "tiny", "--dataset", dataset, "--set", "draft.vocab_size=5000")
+    assert (refused.returncode, "/draft/vocab_size" in refused.stdout) == (2, True)
