@@ -46,18 +46,20 @@ def test_a_job_ends_with_a_registered_draft_and_an_equal_one_reuses_every_stage(
     assert site.half_made() == []
 
 
-def test_two_equal_jobs_at_once_are_computed_once(site):
+@pytest.mark.data
+def test_five_equal_jobs_at_once_are_computed_once(site):
     metadata, go_on = hold(site, "generate")
-    site.start_worker()
-    site.start_worker()
-    ids = [site.submit(metadata=metadata) for _ in range(2)]
+    for _ in range(5):
+        site.start_worker()
+    ids = [site.submit(metadata=metadata) for _ in range(5)]
     wait_reached(site)
-    wait_until(lambda: all(site.jobs.get(i).status == JobStatus.RUNNING for i in ids), 60, what="both run")
+    wait_until(lambda: all(site.jobs.get(i).status == JobStatus.RUNNING for i in ids), 60, what="all run")
     go_on.touch()
     records = [site.wait_for(job_id, JobStatus.SUCCEEDED) for job_id in ids]
     for stage in Stage:
-        assert sorted(record.stage(stage).status for record in records) == ["reused", "succeeded"]
+        assert sorted(record.stage(stage).status for record in records) == ["reused"] * 4 + ["succeeded"]
     assert len(reached(site)) == 1
+    assert len({record.draft for record in records}) == 1
 
 
 def test_a_cancelled_job_ends_with_all_its_processes_and_leaves_nothing(site):
