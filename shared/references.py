@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from shared.artifact_store import LocalArtifactStore
 from shared.ids import is_id
 from shared.job_store import JobStore
+from shared.manifests import set_aside_manifests
 from shared.schemas.job import JobRecord
 from shared.schemas.manifest import Manifest
 from shared.schemas.registry import DraftRecord
@@ -54,10 +55,10 @@ def read_references(jobs: JobStore) -> References:
     for name in store.list("drafts"):
         try:
             draft = DraftRecord.model_validate_json(store.read(f"drafts/{name}"))
-            found.needed.add(draft.manifest.rpartition("/")[0])
+            found.needed.add(_folder(draft.manifest))
         except (KeyError, ValidationError):
             found.unknown.append(name)
-    _add_inputs(found.needed, found.manifests)
+    _add_inputs(store, found)
     return found
 
 
@@ -85,13 +86,23 @@ def _records(jobs: JobStore) -> Iterable[JobRecord]:
         yield from jobs.get_many(ids[start : start + CHUNK])
 
 
-def _add_inputs(needed: set[str], manifests: dict[str, Manifest | None]) -> None:
-    """Add what the needed stages were made from, and what that was made from, to the first."""
-    by_digest = {manifest.digest(): prefix for prefix, manifest in manifests.items() if manifest is not None}
-    waiting = list(needed)
+def _add_inputs(store: LocalArtifactStore, found: References) -> None:
+    """Add what the needed stages were made from, and what that was made from, to the first.
+
+    A digest names an input as it was; a stage that was made anew since, after files were lost, is found by its key.
+    """
+    by_digest = {manifest.digest(): prefix for prefix, manifest in found.manifests.items() if manifest is not None}
+    waiting = list(found.needed)
     while waiting:
-        manifest = manifests.get(waiting.pop())
-        digests = manifest.inputs.values() if manifest is not None else ()
-        inputs = {by_digest[digest] for digest in digests if digest in by_digest}
-        waiting += inputs - needed
-        needed |= inputs
+        prefix = waiting.pop()
+        holding = found.manifests.get(prefix)
+        for manifest in [holding] if holding else [made for _, made in set_aside_manifests(store, prefix)]:
+            inputs = {by_digest[digest] for digest in manifest.inputs.values() if digest in by_digest}
+            inputs |= {_folder(made.manifest) for made in manifest.lineage.stages.values()}
+            inputs |= {_folder(manifest.lineage.compare.manifest)} if manifest.lineage.compare else set()
+            waiting += inputs - found.needed
+            found.needed |= inputs
+
+
+def _folder(manifest_key: str) -> str:
+    return manifest_key.rpartition("/")[0]

@@ -18,6 +18,7 @@ from shared.artifact_store import STAGING
 from shared.errors import ArtifactStoreError
 from shared.ids import is_id, new_id
 from shared.job_store import PREFIX, JobStore
+from shared.manifests import set_aside_manifests
 from shared.references import EXPIRING, MANIFEST, References, read_references
 from shared.schemas.retention import Kind, Leftover, RetentionReport
 
@@ -77,13 +78,14 @@ class Retention:
                     yield from self._if_old(prefix, "stage", self.retention_s, moment, reason)
 
     def _attempts(self, prefix: str, references: References, moment: float) -> Iterator[Leftover]:
-        """Attempts at a needed stage that are not the one in its manifest."""
+        """Attempts at a needed stage that are not the one in its manifest, nor in one that was set aside as damaged."""
         winner = references.manifests.get(prefix)
+        salvage = {manifest.token for _, manifest in set_aside_manifests(self.store, prefix)}
         for token in self.store.list(f"{prefix}/attempts"):
             attempt = f"{prefix}/attempts/{token}"
             if winner is not None and winner.token != token:
                 yield from self._if_old(attempt, "attempt", 0.0, moment, "another attempt has finished the stage")
-            elif prefix not in references.manifests and prefix not in references.open:
+            elif prefix not in references.manifests and prefix not in references.open and token not in salvage:
                 reason = "its run is dead, and no job can go on with it"
                 yield from self._if_old(attempt, "attempt", self.retention_s, moment, reason)
 

@@ -11,18 +11,10 @@ from shared.ids import new_id
 from shared.job_store import PREFIX, JobStore
 from shared.presets import resolve
 from shared.schemas.job import JobRecord, JobStatus, Stage, StageStatus, now
-from shared.schemas.manifest import FileEntry, Manifest
+from shared.schemas.manifest import FileEntry, Lineage, Manifest, StageInput
 from shared.schemas.registry import DraftRecord
+from shared.stage_keys import UPSTREAM
 
-UPSTREAM: dict[Stage, tuple[Stage, ...]] = {
-    Stage.PREPARE: (),
-    Stage.GENERATE: (Stage.PREPARE,),
-    Stage.CAPTURE: (Stage.PREPARE, Stage.GENERATE),
-    Stage.VOCAB: (Stage.CAPTURE,),
-    Stage.TRAIN: (Stage.CAPTURE, Stage.VOCAB),
-    Stage.EVALUATE: (Stage.PREPARE, Stage.CAPTURE, Stage.VOCAB, Stage.TRAIN),
-    Stage.PUBLISH: tuple(Stage)[:-1],
-}
 DAY_S = 86_400
 
 
@@ -69,6 +61,7 @@ class StageStore:
             job_id=job_id,
             root=root,
             inputs={str(name): before[name].digest() for name in UPSTREAM[stage]},
+            lineage=Lineage(stages={name: _input(before[name]) for name in UPSTREAM[stage]}),
             parameters={},
             files=[FileEntry(path="result.txt", size=path.stat().st_size, sha256=file_sha256(path))],
             seconds=1,
@@ -125,3 +118,7 @@ class StageStore:
             for file in manifest.files:
                 assert file_sha256(self.store.path(f"{manifest.root}/{file.path}")) == file.sha256
             waiting += [known[digest] for digest in manifest.inputs.values()]
+
+
+def _input(manifest: Manifest) -> StageInput:
+    return StageInput(manifest=f"stages/{manifest.stage}/{manifest.key}/manifest.json", digest=manifest.digest())

@@ -14,7 +14,9 @@ from redis import Redis
 
 from shared.retention import DAY_S, Retention, stage_lease
 from shared.schemas.job import JobStatus, Stage, StageStatus
+from shared.schemas.manifest import Manifest
 from shared.schemas.registry import DraftRecord
+from shared.stage_keys import DAMAGED_PREFIX
 from tests.support.gateway_process import ROOT
 from tests.support.stage_store import StageStore
 
@@ -50,7 +52,7 @@ JOBS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(jobs=JOBS, old=st.booleans())
 def test_whatever_is_removed_every_lineage_still_verifies(redis_handle, jobs, old):
     with Redis.from_url(redis_handle.url, decode_responses=True) as redis, tempfile.TemporaryDirectory() as folder:
@@ -93,6 +95,20 @@ def test_what_nothing_refers_to_is_removed_when_it_is_old_enough(world):
     left = {manifest.key for manifest in world.manifests().values()}
     assert left == {stage.key for stage in kept.stages if stage.key}
     assert list(world.store.list("staging")) == []
+
+
+def test_what_a_draft_was_made_from_stays_although_it_was_made_anew_or_is_damaged(world):
+    record = world.job("aaaaaaa")
+    prefixes = [f"stages/{stage.name}/{stage.key}" for stage in record.stages]
+    capture = f"{prefixes[2]}/manifest.json"
+    manifest = Manifest.model_validate_json(world.store.read(capture))
+    anew = manifest.model_copy(update={"files": [manifest.files[0].model_copy(update={"sha256": "0" * 64})]})
+    world.store.write(capture, anew.model_dump_json().encode())  # other bytes than its users have seen
+    world.store.move(f"{prefixes[4]}/manifest.json", f"{prefixes[4]}/{DAMAGED_PREFIX}run_x.json")
+    world.delete_job(record.id)
+    world.age(KEEP_DAYS + 1)
+    assert apply(world).items == []
+    assert all(world.store.exists(prefix) for prefix in prefixes)
 
 
 def test_a_stage_that_is_referred_to_while_it_is_removed_is_put_back(world, monkeypatch):
