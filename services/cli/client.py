@@ -18,6 +18,7 @@ __all__ = ["DEFAULT_URL", "ApiError", "EyrieClient", "JsonObject"]
 DEFAULT_URL = "http://127.0.0.1:8700"
 TIMEOUT_S = 30.0
 PAGE = 100
+INSPECTION_WAIT_S = 2.0  # an answer so often is progress to show
 ATTEMPTS = 4
 RETRY_WAIT_S = 1.0
 RETRIED = frozenset({429, 502, 503, 504})
@@ -88,6 +89,11 @@ class EyrieClient:
     def get_dataset(self, dataset_id: str) -> JsonObject:
         """One dataset."""
         return self._get(f"/v1/datasets/{quote(dataset_id, safe='')}")
+
+    def inspect_dataset(self, dataset_id: str, body: JsonObject, wait_s: float = INSPECTION_WAIT_S) -> JsonObject:
+        """What a job would make of a dataset: finished, or, after `wait_s`, running; ask again with the same body."""
+        path = f"/v1/datasets/{quote(dataset_id, safe='')}/inspect"
+        return self._object("POST", path, json=body, params={"wait_s": wait_s}, repeat=True)
 
     def create_job(self, document: JsonObject, idempotency_key: str | None = None) -> JsonObject:
         """Submit a job document; sent again under one key until there is an answer, it makes one job."""

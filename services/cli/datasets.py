@@ -25,19 +25,8 @@ def upload(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Upload prompts, conversations or token ids."""
-    names = [file.name.partition(".")[0] or file.name for file in files]
-    weights = _weights(weight or [], names)
-    if len(set(names)) < len(names):
-        raise BadInput(f"two files have the name {max(names, key=names.count)}: rename one, or use `datasets compose`")
     with EyrieClient(url) as client:
-        uploaded = [client.upload_dataset(file, name if len(files) == 1 and not weights else None) for file in files]
-        dataset = uploaded[0]
-        if len(files) > 1 or weights:
-            sources = [
-                {"dataset": item["id"], "name": source} | ({"weight": weights[source]} if source in weights else {})
-                for item, source in zip(uploaded, names, strict=True)
-            ]
-            dataset = client.compose_dataset(sources, name or files[0].name)
+        dataset = upload_files(client, files, name, weight)
     _print_dataset(dataset, output)
 
 
@@ -86,6 +75,30 @@ def show(
         print_json(found)
     else:
         print_table([found], COLUMNS, "")
+
+
+def upload_files(
+    client: EyrieClient, files: list[Path], name: str | None = None, weight: list[str] | None = None
+) -> JsonObject:
+    """Upload files; several, or such with weights, become one dataset of named sources.
+
+    Raises:
+        BadInput: two have one name, or a weight has none.
+        ApiError
+        OSError: a file cannot be read.
+    """
+    names = [file.name.partition(".")[0] or file.name for file in files]
+    weights = _weights(weight or [], names)
+    if len(set(names)) < len(names):
+        raise BadInput(f"two files have the name {max(names, key=names.count)}: rename one, or use `datasets compose`")
+    uploaded = [client.upload_dataset(file, name if len(files) == 1 and not weights else None) for file in files]
+    if len(files) == 1 and not weights:
+        return uploaded[0]
+    sources = [
+        {"dataset": item["id"], "name": source} | ({"weight": weights[source]} if source in weights else {})
+        for item, source in zip(uploaded, names, strict=True)
+    ]
+    return client.compose_dataset(sources, name or files[0].name)
 
 
 def _print_dataset(dataset: JsonObject, output: Output) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from services.cli import datasets, drafts, jobs, lineage, plan, retention, rows
+from services.cli import datasets, drafts, inspect, jobs, lineage, plan, retention, rows
 from services.cli.errors import EXIT_BAD_INPUT, ApiError
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ app.command()(jobs.download)
 app.command()(retention.gc)
 app.command("rows")(rows.show_rows)
 app.command("lineage")(lineage.show_lineage)
+app.command()(inspect.inspect)
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(drafts.app, name="drafts")
 

@@ -20,6 +20,7 @@ from services.gateway.deps import Backend
 from services.gateway.examples import document_schemas
 from services.gateway.fleet_verifier import FleetVerifier
 from services.gateway.idempotency import IdempotencyKeys
+from services.gateway.inspection.runs import Inspections
 from services.gateway.problems import ProblemDocument
 from services.gateway.reconciler import Reconciler
 from services.gateway.routers import (
@@ -28,6 +29,7 @@ from services.gateway.routers import (
     drafts,
     health,
     home,
+    inspections,
     jobs,
     metrics,
     plan,
@@ -40,7 +42,7 @@ from shared.job_store import JobStore
 from shared.queue import JobQueue
 from shared.settings import Settings, get_settings
 
-ROUTERS = (home, health, metrics, presets, datasets, plan, jobs, rows, artifacts, drafts, retention)
+ROUTERS = (home, health, metrics, presets, datasets, inspections, plan, jobs, rows, artifacts, drafts, retention)
 REDIS_TIMEOUT_S = 5
 
 
@@ -77,6 +79,7 @@ def connect(settings: Settings) -> Backend:
         queue=JobQueue(settings.redis_url, _redis(settings.redis_url, text=False)),
         idempotency=IdempotencyKeys(redis),
         verifier=FleetVerifier(settings.verifier_url),
+        inspections=Inspections(store, redis),
     )
 
 
@@ -102,6 +105,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     try:
         yield
     finally:
+        backend.inspections.close()
         stop.set()
         thread.join(REDIS_TIMEOUT_S)
 

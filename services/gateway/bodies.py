@@ -13,11 +13,12 @@ MAX_DOCUMENT_BYTES = 1 << 20
 DRAIN_BYTES = 64 << 20
 
 
-async def read_json_object(request: Request, what: str = "a job document") -> dict[str, Any]:
+async def read_json_object(request: Request, what: str = "a job document", *, optional: bool = False) -> dict[str, Any]:
     """The request's body as a JSON object.
 
     Args:
         what: the body is, for the messages.
+        optional: take no body for an empty object.
 
     Raises:
         Problem: 413 above `MAX_DOCUMENT_BYTES`, 400 where it is not JSON, 422 where it is not an object.
@@ -32,7 +33,7 @@ async def read_json_object(request: Request, what: str = "a job document") -> di
                 413,
                 f"{what} may have {MAX_DOCUMENT_BYTES} bytes; prompts are uploaded with POST /v1/datasets",
             )
-    return _parse(bytes(content), what)
+    return {} if optional and not content.strip() else _parse(bytes(content), what)
 
 
 async def drain(stream: AsyncIterator[bytes]) -> None:

@@ -7,6 +7,7 @@ from fastapi import Depends, Path, Query, Request
 
 from services.gateway.fleet_verifier import FleetVerifier
 from services.gateway.idempotency import IdempotencyKeys
+from services.gateway.inspection.runs import Inspections
 from services.gateway.problems import Problem, not_found
 from shared.artifact_store import LocalArtifactStore
 from shared.ids import is_id
@@ -26,6 +27,7 @@ class Backend:
     queue: JobQueue
     idempotency: IdempotencyKeys
     verifier: FleetVerifier
+    inspections: Inspections
 
 
 def get_backend(request: Request) -> Backend:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from services.gateway.compose import Composition
+from services.gateway.inspection.documents import InspectionBody
 from shared.schemas.spec import JobSpec
 
 JSONL_ROWS = '{"messages": [{"role": "user", "content": "Why is the sky blue?"}]}\n{"prompt": "Name three rivers."}\n'
@@ -80,12 +81,32 @@ JOB_BODY: dict[str, Any] = {
     },
 }
 
+INSPECTION_BODY: dict[str, Any] = {
+    "required": False,
+    "content": {
+        "application/json": {
+            "schema": {"$ref": "#/components/schemas/InspectionBody"},
+            "examples": {
+                "answers": {
+                    "summary": "The answers of the file, as the tiny verifier renders them",
+                    "value": {"preset": "tiny", "data": {"generate": False, "max_seq_len": 512}, "sample": 100},
+                },
+                "counts": {"summary": "Counts and rejects only", "value": {"sample": 0}},
+            },
+        }
+    },
+}
+
 
 def document_schemas() -> dict[str, Any]:
-    """Schemas of a partial job document, by name: those of `JobSpec`, with everything optional but the dataset."""
+    """Schemas of the documents that routes read by themselves, by name.
+
+    A partial job document is `JobSpec` with everything optional but the dataset.
+    """
     schema = JobSpec.model_json_schema(ref_template="#/components/schemas/{model}Part")
     parts = {f"{name}Part": part for name, part in schema.pop("$defs").items()}
     parts["VerifierSpecPart"].pop("required", None)
     schema["required"] = ["data"]
     schema["title"] = "JobDocument"
-    return parts | {"JobDocument": schema}
+    inspection = InspectionBody.model_json_schema(ref_template="#/components/schemas/{model}")
+    return parts | dict(inspection.pop("$defs")) | {"JobDocument": schema, "InspectionBody": inspection}

@@ -50,11 +50,22 @@ def emitted_token_ids(verifier: Path) -> set[int]:
     silent = {id_ for id_, text in tokens.items() if text in silent_texts or RESERVED_NAME.search(text)}
     for document in documents:
         silent |= {id_ for key, id_ in document.items() if key == "pad_token_id" or PLACEHOLDER_FIELD.fullmatch(key)}
-    ends = {id_ for id_, text in tokens.items() if text in set(_named(verifier, "eos_token"))}
-    for document in documents:
-        given = document.get("eos_token_id")
-        ends |= {id_ for id_ in (given if isinstance(given, list) else [given]) if isinstance(id_, int)}
-    return set(tokens) - silent | ends
+    return set(tokens) - silent | end_token_ids(verifier)
+
+
+def end_token_ids(verifier: Path) -> set[int]:
+    """Ids that end what the verifier writes: every end of sequence of its configuration and of its tokenizer's.
+
+    Raises:
+        UserError: see `added_tokens`.
+    """
+    texts = set(_named(verifier, "eos_token"))
+    ends = {id_ for id_, text in added_tokens(verifier).items() if text in texts}
+    for name in ("generation_config.json", "config.json"):
+        for document in _parts(verifier / name):
+            given = document.get("eos_token_id")
+            ends |= {id_ for id_ in (given if isinstance(given, list) else [given]) if isinstance(id_, int)}
+    return ends
 
 
 def _named(verifier: Path, *keys: str) -> Iterator[str]:

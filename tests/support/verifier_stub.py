@@ -30,6 +30,8 @@ MODEL = "tiny-verifier"
 FIRST_WORD, WORDS = 16, 400
 USER, ASSISTANT, SYSTEM, TOOL, END, THINK, END_THINK = range(1, 8)
 MARKERS = {"user": USER, "assistant": ASSISTANT, "system": SYSTEM, "tool": TOOL}
+SPELT_MARKERS = ("<user>", "<assistant>", "<system>", "<tool>", "<end>", "<think>", "</think>")
+_known = dict(enumerate(SPELT_MARKERS, start=1))
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,14 @@ class VerifierStub:
 
 def words(text: str) -> list[int]:
     """Token ids of a text: one a word."""
-    return [FIRST_WORD + zlib.crc32(word.encode()) % WORDS for word in text.split()]
+    ids = [FIRST_WORD + zlib.crc32(word.encode()) % WORDS for word in text.split()]
+    _known.update(zip(ids, text.split(), strict=True))
+    return ids
+
+
+def spell(ids: list[int]) -> str:
+    """Text of token ids; of words with one id, it is the last that was seen."""
+    return " ".join(_known[token] for token in ids)
 
 
 def render(messages: list[dict[str, Any]], *, thinking: bool = True, generation_prompt: bool = True) -> list[int]:
@@ -211,6 +220,9 @@ def _handler(stub: VerifierStub) -> type[BaseHTTPRequestHandler]:
                 self._answer(seen, script)
 
         def _answer(self, seen: Seen, script: Script) -> None:
+            if seen.path == "/detokenize":
+                self._send(200, json.dumps({"prompt": spell(seen.body["tokens"])}))
+                return
             if seen.path == "/tokenize":
                 options = seen.body.get("chat_template_kwargs") or {}
                 ids = render(
