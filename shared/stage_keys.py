@@ -4,7 +4,7 @@ A key is the SHA-256 of the stage's name and version, the digests of what it rea
 that can change its result. A finished stage whose key exists in the store is reused.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shared.schemas.job import Stage
@@ -14,8 +14,8 @@ from shared.schemas.spec import JobSpec
 # Raise one when its stage's results change.
 STAGE_VERSIONS: dict[Stage, int] = {
     Stage.PREPARE: 2,
-    Stage.GENERATE: 1,
-    Stage.CAPTURE: 2,
+    Stage.GENERATE: 2,
+    Stage.CAPTURE: 3,
     Stage.VOCAB: 2,
     Stage.TRAIN: 2,
     Stage.EVALUATE: 2,
@@ -80,3 +80,29 @@ def stage_parameters(stage: Stage, spec: JobSpec) -> dict[str, Any]:
             return {"evaluate": evaluate, "sampling": sampling}
         case Stage.PUBLISH:
             return {"algorithm": spec.draft.algorithm}
+
+
+def rowset_key(stage: Stage, verifier: str, layer_ids: Sequence[int], spec: JobSpec) -> str | None:
+    """Key of the stage runs that make equal rows of equal conversations, whatever else their datasets hold.
+
+    Such runs have different stage keys (another limit, another split, more rows in the file), yet need not make each
+    other's rows again. None: the stage makes no rows one by one.
+
+    Args:
+        verifier: the verifier's fingerprint.
+        layer_ids: layers whose states are captured.
+    """
+    data = spec.data.model_dump(mode="json", include={"generate", "max_seq_len", "on_truncated", "sampling"})
+    content: dict[str, Any] = {
+        "stage": stage,
+        "version": STAGE_VERSIONS[stage],
+        "verifier": verifier,
+        "layers": list(layer_ids),
+    }
+    match stage:
+        case Stage.GENERATE:
+            return canonical_digest({**content, "data": data})[:KEY_CHARACTERS]
+        case Stage.CAPTURE:
+            return canonical_digest({**content, "data": data, "dtype": spec.capture.dtype})[:KEY_CHARACTERS]
+        case _:
+            return None

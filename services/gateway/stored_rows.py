@@ -92,14 +92,9 @@ class GeneratedRows:
 
     def read(self, entry: Any) -> StoredRow:
         """The row of a shard's line."""
-        if "input_ids" in entry:
-            ids, mask, last = entry["input_ids"], entry["loss_mask"], entry["last_id"]
-        else:  # TODO
-            ids = entry["prompt_ids"] + entry["answer_ids"][:-1]
-            mask = [0] * len(entry["prompt_ids"]) + [1] * (len(entry["answer_ids"]) - 1)
-            last = entry["answer_ids"][-1]
+        ids, mask = entry["input_ids"], entry["loss_mask"]
         described = {**entry, "row_id": entry["id"], "seq_len": len(ids), "supervised": sum(mask[1:])}
-        return StoredRow(_summary(described), ids, mask, last)
+        return StoredRow(_summary(described), ids, mask, entry["last_id"])
 
 
 Rows = CapturedRows | GeneratedRows

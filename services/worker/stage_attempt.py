@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from services.worker.damage import damaged_outputs, is_whole, set_aside
 from services.worker.gpu_locks import is_real
 from services.worker.gpus import LocalGpus, leased_gpus
+from services.worker.row_sets import RowSets
 from services.worker.run_control import RunControl
 from services.worker.stage_clock import StageClock
 from services.worker.stage_inputs import StageInputs, library_versions
@@ -24,7 +25,8 @@ from shared.schemas.manifest import Manifest
 from shared.schemas.registry import DraftRecord
 from shared.schemas.spec import ManagedVerifier
 from shared.settings import Settings
-from shared.stage_keys import manifest_key, stage_folder, stage_key, stage_parameters
+from shared.stage_keys import manifest_key, rowset_key, stage_folder, stage_key, stage_parameters
+from shared.verifier_config import capture_layer_ids
 
 DRAFT_ID_CHARACTERS = 20
 
@@ -190,6 +192,11 @@ class StageAttempt:
         counts = {Stage.TRAIN: self.record.spec.train.gpus, Stage.EVALUATE: self.record.spec.evaluate.gpus}
         return counts.get(self.stage, 0)
 
+    def _rowset(self) -> str | None:
+        spec, inputs = self.inputs.spec, self.inputs
+        layer_ids = capture_layer_ids(spec.capture.layer_ids, inputs.verifier_config.num_hidden_layers)
+        return rowset_key(self.stage, inputs.digests(self.stage).get("verifier", ""), layer_ids, spec)
+
     def _document(self) -> StageRun:
         folder = self.store.folder(self.folder_key)
         for part in ("out", "work"):
@@ -211,6 +218,7 @@ class StageAttempt:
             out=folder / "out",
             work=folder / "work",
             previous=[path / "work" for path in earlier],
+            siblings=RowSets(self.store).siblings(self.stage, self.key, self._rowset()),
             exchange=exchange,
             served_model=served_model_name(self.record.spec),
             gpu_verifier=any(is_real(gpu) for gpu in self.gpus.ids),

@@ -31,6 +31,8 @@ class StageContext:
         out: the attempt's own folder; all files in it are hashed and published when the stage returns.
         work: the attempt's private folder; not published, but later attempts see it in `previous`.
         previous: `work` folders of earlier attempts at the same stage key, newest first; read only.
+        siblings: folders of other runs of this stage, finished (`out`) or not (`work`), whose rows are equal wherever
+            their content is, newest first; read only.
         exchange: folder that verifier and worker share for hidden states.
         endpoint: base URL of the verifier, for stages that need it.
         served_model: model name to send to the verifier.
@@ -58,6 +60,7 @@ class StageContext:
     report: "Reporter"
     input_digests: Mapping[str, str] = field(default_factory=dict)
     books: Mapping[str, Accounting] = field(default_factory=dict)
+    siblings: tuple[Path, ...] = ()
 
 
 @dataclass

@@ -97,6 +97,7 @@ def _context(run: StageRun, upstream: Mapping[str, Manifest]) -> StageContext:
         out=run.out,
         work=run.work,
         previous=tuple(run.previous),
+        siblings=tuple(run.siblings),
         exchange=run.exchange,
         endpoint=run.endpoint,
         served_model=run.served_model,

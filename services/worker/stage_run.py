@@ -33,6 +33,7 @@ class StageRun(Document):
     out: Path
     work: Path
     previous: list[Path]
+    siblings: list[Path] = Field(default_factory=list)
     exchange: Path
     endpoint: str | None = None
     served_model: str | None = None

@@ -46,18 +46,19 @@ def test_stored_ids_are_those_that_the_verifier_returned(pipeline: Pipeline) -> 
     said = {row["id"]: _said(pipeline, row["id"]) for row in rows}
     assert len(rows) == pipeline.job["stages"][1]["summary"]["rows"]
     for row in rows:
-        assert row["prompt_ids"] == said[row["id"]]["prompt_token_ids"]
-        assert row["answer_ids"] == said[row["id"]]["choices"][0]["token_ids"]
+        prompt, answer = said[row["id"]]["prompt_token_ids"], said[row["id"]]["choices"][0]["token_ids"]
+        assert [*row["input_ids"], row["last_id"]] == prompt + answer
+        assert row["loss_mask"] == [0] * len(prompt) + [1] * (len(answer) - 1)
 
 
-def test_trained_rows_are_prompt_and_answer_less_its_last_id(pipeline: Pipeline) -> None:
+def test_trained_rows_are_those_that_were_generated(pipeline: Pipeline) -> None:
     by_id = {row["id"]: row for row in pipeline.generated()}
     dataset = load_from_disk(str(pipeline.out(Stage.CAPTURE) / "dataset"))
     for entry, stored in zip(pipeline.index(), dataset, strict=True):
         row = by_id[entry["row_id"]]
-        assert stored["input_ids"].tolist() == row["prompt_ids"] + row["answer_ids"][:-1]
-        assert stored["loss_mask"].tolist() == [0] * len(row["prompt_ids"]) + [1] * (len(row["answer_ids"]) - 1)
-        assert entry["last_id"] == row["answer_ids"][-1]
+        assert stored["input_ids"].tolist() == row["input_ids"]
+        assert stored["loss_mask"].tolist() == row["loss_mask"]
+        assert (entry["last_id"], entry["line"]) == (row["last_id"], row["line"])
 
 
 def test_hidden_states_equal_a_float32_forward_pass(pipeline: Pipeline) -> None:

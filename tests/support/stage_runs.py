@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from services.worker.data.rows import Row
 from services.worker.stage_context import Reporter, StageContext
 from services.worker.stage_main import hash_files
 from shared.ids import new_id
@@ -161,3 +162,13 @@ class StageRunner:
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """The rows of a JSONL file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def prompt_of(row: Row) -> list[int]:
+    """The ids of a row that come before its answer."""
+    return row.input_ids[: row.loss_mask.index(1)]
+
+
+def answer_of(row: Row) -> list[int]:
+    """The ids that were written, the last one included."""
+    return [*row.input_ids[row.loss_mask.index(1) :], row.last_id]

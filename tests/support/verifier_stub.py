@@ -43,7 +43,10 @@ class Script:
         status, retry_after, error: an error response instead of the answer.
         drop: the connection is closed without a word.
         no_choices, content, reasoning, finish_reason, token_ids: parts of the answer that differ.
-        states: `good`, `nan`, `zeros`, `other_ids` or `missing`.
+        tool_calls: what the answer calls, as OpenAI's API has it.
+        states: `good`, or a fault of the file of hidden states: `nan`, `inf`, `zeros`, `zero_slot`, `other_ids`,
+            `short`, `few_slots`, `narrow`, `float16`, `int32`, `missing`; or of what the answer says: `unnamed` (no
+            file), `another_request` (its name), `no_ids` (no token ids).
     """
 
     delay_s: float = 0.0
@@ -56,6 +59,7 @@ class Script:
     reasoning: str | None = "as usual"
     finish_reason: str = "stop"
     token_ids: tuple[int, ...] | None = None
+    tool_calls: tuple[dict[str, Any], ...] = ()
     states: str = "good"
 
 
@@ -183,10 +187,16 @@ def render(messages: list[dict[str, Any]], *, thinking: bool = True, generation_
             closing = place == len(messages) - 1 and not generation_prompt
             reasoning = message.get("reasoning") or message.get("reasoning_content") or ""
             ids += [THINK, *(words(reasoning) if closing else []), END_THINK]
-        ids += [*words(message["content"] or ""), END]
+        ids += [*words(message["content"] or ""), *words(_calls(message)), END]
     if generation_prompt:
         ids += [ASSISTANT, THINK] if thinking else [ASSISTANT, THINK, END_THINK]
     return ids
+
+
+def _calls(message: dict[str, Any]) -> str:
+    """The calls of tools of a message as text."""
+    functions = [call["function"] for call in message.get("tool_calls") or []]
+    return " ".join(f"call {function['name']} {function['arguments']}" for function in functions)
 
 
 def _handler(stub: VerifierStub) -> type[BaseHTTPRequestHandler]:
@@ -237,8 +247,11 @@ def _handler(stub: VerifierStub) -> type[BaseHTTPRequestHandler]:
                 return
             chat = seen.path == "/v1/chat/completions"
             answer, ids = _chat_answer(seen.body, script) if chat else _prefill_answer(seen.body)
+            if script.states == "no_ids":
+                answer.pop("prompt_token_ids", None)
+                answer["choices"][0].pop("token_ids")
             captured = not chat or bool((seen.body.get("kv_transfer_params") or {}).get("include_output_tokens"))
-            if not captured:
+            if not captured or script.states == "unnamed":
                 stub._count_answer(seen)
                 self._send(200, json.dumps(answer))
                 return
@@ -248,7 +261,8 @@ def _handler(stub: VerifierStub) -> type[BaseHTTPRequestHandler]:
             fcntl.flock(lock, fcntl.LOCK_EX)
             stub._count_answer(seen)
             try:
-                self._send(200, json.dumps({**answer, "kv_transfer_params": {"hidden_states_path": str(path)}}))
+                named = path.with_name("chatcmpl-other.safetensors") if script.states == "another_request" else path
+                self._send(200, json.dumps({**answer, "kv_transfer_params": {"hidden_states_path": str(named)}}))
             finally:
                 time.sleep(stub.write_delay_s)
                 _write_states(stub, path, ids, script.states)
@@ -274,13 +288,13 @@ def _chat_answer(body: dict[str, Any], script: Script) -> tuple[dict[str, Any], 
     usual = f"we look at {asked}" if thinking else None
     reasoning = usual if script.reasoning == "as usual" else script.reasoning
     content = f"the answer to {asked}" if script.content == "as usual" else script.content
+    message = {"role": "assistant", "content": content, "reasoning": reasoning, "tool_calls": list(script.tool_calls)}
     thought = [*words(reasoning), END_THINK] if reasoning else []
-    written = [*thought, *words(content or ""), END]
+    written = [*thought, *words(content or ""), *words(_calls(message)), END]
     if script.token_ids is not None:
         written = list(script.token_ids)
     elif script.finish_reason == "length":
         written = written[:-1]
-    message = {"role": "assistant", "content": content, "reasoning": reasoning}
     choice = {"index": 0, "message": message, "finish_reason": script.finish_reason, "token_ids": written}
     choices = [] if script.no_choices else [choice]
     return {"prompt_token_ids": prompt, "choices": choices}, (prompt + written)[:-1]
@@ -296,12 +310,31 @@ def _write_states(stub: VerifierStub, path: Path, ids: list[int], kind: str) -> 
     if kind == "missing":
         return
     states = stub.states(ids)
-    if kind == "nan":
-        states[len(ids) // 2, 0, 0] = np.nan
-    elif kind == "zeros":
-        states[:] = 0
-    kept = [*ids[:-1], ids[-1] + 1] if kind == "other_ids" else ids
+    tensors = spoil({"hidden_states": states, "token_ids": np.asarray(ids, dtype=np.int64)}, kind)
     partial = path.with_name(f".{path.name}.partial")
     with contextlib.suppress(FileNotFoundError):  # the test's folder may be gone by now
-        save_file({"hidden_states": states, "token_ids": np.asarray(kept, dtype=np.int64)}, partial)
+        save_file(tensors, partial)
         partial.replace(path)
+
+
+def spoil(tensors: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Put one of `Script.states`' faults into the tensors of a file of states."""
+    states, ids = tensors["hidden_states"], tensors["token_ids"]
+    match kind:
+        case "nan" | "inf":
+            states[len(ids) // 2, 0, 0] = np.nan if kind == "nan" else np.inf
+        case "zeros":
+            states[:] = 0
+        case "zero_slot":
+            states[:, 1] = 0
+        case "other_ids":
+            ids[-1] += 1
+        case "short":
+            states, ids = states[:-1], ids[:-1]
+        case "few_slots":
+            states = states[:, :-1]
+        case "narrow":
+            states = states[:, :, :-1]
+        case "float16" | "int32":
+            states = states.astype(kind)
+    return {"hidden_states": np.ascontiguousarray(states), "token_ids": np.ascontiguousarray(ids)}

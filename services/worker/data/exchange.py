@@ -9,12 +9,13 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from shared.errors import UserError
+from shared.errors import ArtifactStoreError, UserError
 from shared.verifier_settings import capture_note_name
 
 LOCK_TIMEOUT_S = 120.0
@@ -30,6 +31,25 @@ class BadStates(Exception):
 def request_tag(job_id: str, token: str) -> str:
     """What the ids of all requests of one attempt at a job begin with."""
     return f"eyrie-{job_id}-{token}"
+
+
+def require_writable(exchange: Path) -> None:
+    """Make the folder if need be, and make sure that files can be taken out of it.
+
+    Raises:
+        ArtifactStoreError: it cannot be made, or not be written.
+    """
+    probe = exchange / f".probe-{secrets.token_hex(6)}"
+    try:
+        exchange.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ArtifactStoreError(
+            f"the folder that verifier and workers share cannot be written: {error.strerror or error}",
+            where=str(exchange),
+            hint="EYRIE_EXCHANGE_ROOT must be a folder that the uid of verifier and workers can write",
+        ) from None
 
 
 def require_layers(exchange: Path, served_model: str, layer_ids: list[int]) -> None:

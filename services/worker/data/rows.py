@@ -1,58 +1,85 @@
-"""Rows: what the verifier read and wrote in one assistant turn, as files that a later attempt can take over.
+"""Rows: the token ids of one assistant turn, or of one row that came as ids, with the mask of what is learnt.
 
-While a stage runs, each row is `ROW.json`, with its states in `ROW.safetensors`, in the attempt's `work/rows`. The JSON
-file is written last, by rename: where it exists, the row is whole.
+While a stage runs, each row that the verifier had a part in is `ROW.json`, with its states in `ROW.safetensors`, in the
+attempt's `work/rows`. The JSON file is written last, by rename: where it exists, the row is whole. A finished stage has
+shards, `rows_A-B/`, with all rows of conversations A to B.
 """
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from shared.artifact_store import link_or_copy
+from shared.data.turns import clip_answer
 from shared.schemas.spec import Document
 
 
 class Row(Document):
-    """One assistant turn.
+    """One row as the trainer reads it, and where it comes from.
 
-    The trainer's `input_ids` and `loss_mask` follow from it: prompt plus answer without its last id, and a mask that is
-    1 where the verifier wrote the token. The last id is the target of the last state.
+    The trainer learns, from the state of position i, the token at i + 1. So every id of `input_ids` has a state, and
+    the last token of an answer, which has none, is kept beside them as the target of the last state.
     """
 
     id: str = Field(description="Conversation id and turn.")
     conversation: str
     turn: int = Field(ge=0)
-    line: int = Field(ge=1, description="Line of the dataset.")
+    line: int = Field(ge=1, description="Line of its file.")
+    source: str = Field("", description="The dataset's file that it came from.")
     split: Literal["train", "val"]
-    prompt_ids: list[int] = Field(min_length=1)
-    answer_ids: list[int] = Field(min_length=1)
+    input_ids: list[int] = Field(min_length=1, description="Ids that have a hidden state, length S.")
+    loss_mask: list[int] = Field(description="1 where the token is learnt, length S.")
+    last_id: int | None = Field(None, description="The answer's last id; None for rows that came as token ids.")
     finish_reason: str
-    has_states: bool = Field(description="Whether states were captured in the same request.")
-    clipped: bool = Field(False, description="Whether the answer was longer than data.max_seq_len lets a row be.")
+    has_states: bool = Field(description="Whether a file of hidden states lies beside the row.")
+    clipped: bool = Field(False, description="Whether it was longer than data.max_seq_len.")
     content: str = ""
     reasoning: str = ""
+    tool_calls: list[Any] = Field(default_factory=list, description="As the verifier returned them.")
+
+    @model_validator(mode="after")
+    def mask_fits(self) -> "Row":
+        if len(self.loss_mask) != len(self.input_ids):
+            raise ValueError("the loss mask must be as long as the token ids")
+        return self
 
     @property
-    def input_ids(self) -> list[int]:
-        """Ids that have a hidden state, length S."""
-        return self.prompt_ids + self.answer_ids[:-1]
+    def supervised(self) -> int:
+        """Positions that the trainer learns: the first token has no state before it."""
+        return sum(self.loss_mask[1:])
 
     @property
-    def loss_mask(self) -> list[int]:
-        """1 where the verifier wrote the token, length S."""
-        return [0] * len(self.prompt_ids) + [1] * (len(self.answer_ids) - 1)
+    def answer_tokens(self) -> int:
+        """Tokens that were written, the last one included."""
+        return sum(self.loss_mask) + (self.last_id is not None)
+
+
+def answer_fields(prompt_ids: list[int], answer_ids: list[int], max_seq_len: int) -> dict[str, Any]:
+    """The ids and the mask of a row that is an answer to a prompt, clipped to `max_seq_len` positions.
+
+    Args:
+        prompt_ids: shorter than `max_seq_len`.
+        answer_ids: two at least, else nothing is learnt.
+    """
+    kept = clip_answer(prompt_ids, answer_ids, max_seq_len)
+    return {
+        "input_ids": [*prompt_ids, *kept[:-1]],
+        "loss_mask": [0] * len(prompt_ids) + [1] * (len(kept) - 1),
+        "last_id": kept[-1],
+        "clipped": len(kept) < len(answer_ids),
+    }
 
 
 class RowFolder:
     """Rows of a running stage: `ROW.json`, and `ROW.safetensors` where there are states."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, create: bool = True) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        if create:
+            folder.mkdir(parents=True, exist_ok=True)
 
     def states_path(self, row_id: str) -> Path:
         return self.folder / f"{row_id}.safetensors"
@@ -62,34 +89,17 @@ class RowFolder:
 
     def write(self, row: Row) -> None:
         """Make a row whole; its states, if any, must be there already."""
-        self.write_document(row.id, row.model_dump_json())
+        temporary = self.folder / f"{row.id}.json.tmp"
+        temporary.write_text(row.model_dump_json(), encoding="utf-8")
+        os.replace(temporary, self.folder / f"{row.id}.json")
 
-    def write_document(self, name: str, text: str) -> None:
-        """Write `name.json`, whole."""
-        temporary = self.folder / f"{name}.json.tmp"
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, self.folder / f"{name}.json")
+    def forget(self, row_id: str) -> None:
+        """Remove a row and its states."""
+        (self.folder / f"{row_id}.json").unlink(missing_ok=True)
+        self.states_path(row_id).unlink(missing_ok=True)
 
     def read(self, row_id: str) -> Row:
         return Row.model_validate_json((self.folder / f"{row_id}.json").read_bytes())
-
-    def take_over(self, earlier: Iterable[Path]) -> int:
-        """Link what earlier attempts had finished; return how many documents came.
-
-        Args:
-            earlier: their row folders, newest first.
-        """
-        taken = 0
-        for folder in earlier:
-            for document in sorted(folder.glob("*.json")):
-                if self.has(document.stem):
-                    continue
-                states = document.with_suffix(".safetensors")
-                if states.is_file():
-                    link_or_copy(states, self.folder / states.name)
-                link_or_copy(document, self.folder / document.name)
-                taken += 1
-        return taken
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
@@ -99,9 +109,15 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
+def shard_folders(out: Path) -> list[Path]:
+    """The shards of a finished generate stage, in order."""
+    return sorted(out.glob("rows_*"), key=lambda path: int(path.name.split("_")[1].split("-")[0]))
+
+
 def read_shards(out: Path) -> Iterator[tuple[Row, Path]]:
     """Yield the rows of a finished generate stage, in order, with the path at which their states lie or would lie."""
-    for shard in sorted(out.glob("rows_*"), key=lambda path: int(path.name.split("_")[1].split("-")[0])):
-        for document in read_jsonl(shard / "rows.jsonl"):
-            row = Row.model_validate(document)
-            yield row, shard / f"{row.id}.safetensors"
+    for shard in shard_folders(out):
+        with (shard / "rows.jsonl").open("rb") as file:
+            for line in file:
+                row = Row.model_validate_json(line)
+                yield row, shard / f"{row.id}.safetensors"

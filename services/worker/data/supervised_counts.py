@@ -46,6 +46,7 @@ def count_supervised(dataset: Path, target_size: int) -> SupervisedCounts:
         batch = list(islice(entries, table.num_rows))
         lengths, ids = _flat(table["input_ids"])
         supervised = _flat(table["loss_mask"])[1] == 1
+        supervised[(np.cumsum(lengths) - lengths)[lengths > 0]] = False  # no state comes before a row's first token
         _count(counts, batch, np.repeat(np.arange(len(batch)), lengths)[supervised], ids[supervised])
         ends = [place for place, entry in enumerate(batch) if entry["last_id"] is not None]
         _count(counts, batch, ends, [batch[place]["last_id"] for place in ends])

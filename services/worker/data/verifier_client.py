@@ -6,13 +6,18 @@ after `BREAKER_FAILURES` requests in a row have failed for good, the verifier is
 """
 
 import asyncio
+import math
 import random
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from shared.data.refusal import RowRejected
+from shared.data.rendering import split_reasoning
 from shared.errors import UserError, VerifierError
 from shared.schemas.spec import SamplingSpec
 from shared.served_models import name_of, served_models
@@ -20,18 +25,21 @@ from shared.served_models import name_of, served_models
 ATTEMPTS = 5
 FIRST_BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 30.0
+LONGEST_WAIT_S = 3600.0  # that a Retry-After may ask for
 BREAKER_FAILURES = 8
 CONNECT_TIMEOUT_S = 10.0
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 UNUSABLE_REASONS = frozenset({"content_filter", "abort", "error"})
 
 
-class RowRefused(Exception):
-    """The verifier will not answer this row, however often it is asked; `reason` is a short name for the count."""
+class RowRefused(RowRejected):
+    """The verifier will not answer this row, however often it is asked; `reason` is a short name for the count.
 
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason, self.message = reason, message
+    Attributes:
+        states: file of hidden states that came with an answer that cannot be used.
+    """
+
+    states: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,7 @@ class Completion:
     Attributes:
         prompt_ids, answer_ids: token ids as the verifier read and wrote them.
         content, reasoning: the same as text, the closing tag removed.
+        tool_calls: as the verifier returned them.
         finish_reason: `stop`, `length`, ...
         states: file with hidden states of all ids but the last, when they were captured.
     """
@@ -49,8 +58,9 @@ class Completion:
     answer_ids: list[int]
     content: str
     reasoning: str
+    tool_calls: list[Any]
     finish_reason: str
-    states: Path | None
+    states: Path | None = None
 
 
 class VerifierClient:
@@ -71,6 +81,7 @@ class VerifierClient:
         self.http = httpx.AsyncClient(base_url=endpoint.rstrip("/"), limits=limits, timeout=timeout, trust_env=False)
         self.endpoint, self.model, self.exchange = endpoint, model, exchange
         self.failures_in_a_row = 0
+        self.gave_ids = False
 
     async def __aenter__(self) -> "VerifierClient":
         return self
@@ -133,7 +144,13 @@ class VerifierClient:
             body["tools"] = tools
         if capture:
             body["kv_transfer_params"] = {"include_output_tokens": True}
-        return self._completion(await self._send("POST", "/v1/chat/completions", request_id, body), capture)
+        answer = await self._send("POST", "/v1/chat/completions", request_id, body)
+        try:
+            completion = self._completion(answer)
+        except RowRefused as refusal:
+            refusal.states = self._named_states(answer, request_id)
+            raise
+        return replace(completion, states=self._states(answer, request_id)) if capture else completion
 
     async def continue_ids(self, token_ids: list[int], sampling: SamplingSpec, *, request_id: str) -> list[int]:
         """Have the verifier go on after `token_ids`; return the ids that it wrote.
@@ -154,25 +171,27 @@ class VerifierClient:
             raise RowRefused("bad_answer", "the verifier's answer holds no token ids")
         return [int(token) for token in choices[0]["token_ids"]]
 
-    async def prefill(self, token_ids: list[int], *, request_id: str) -> Path:
+    async def prefill(self, token_ids: list[int], *, request_id: str) -> Path | None:
         """Have the verifier read `token_ids`; return the file with their hidden states, one for each id.
+
+        None: the verifier names a file of another request, which is left alone.
 
         Raises:
             RowRefused, VerifierError
         """
         body = {"model": self.model, "prompt": token_ids, "max_tokens": 1, "return_token_ids": True}
-        return self._states(await self._send("POST", "/v1/completions", request_id, body))
+        return self._states(await self._send("POST", "/v1/completions", request_id, body), request_id)
 
-    async def tokenize(self, messages: list[dict[str, Any]], *, generation_prompt: bool, **options: Any) -> list[int]:
-        """Token ids of a rendered conversation, by the verifier's own chat template."""
-        body = {
-            "model": self.model,
-            "messages": messages,
-            "add_generation_prompt": generation_prompt,
-            "add_special_tokens": False,
-            **options,
-        }
-        return [int(token) for token in (await self._send("POST", "/tokenize", "tokenize", body))["tokens"]]
+    async def tokenize(self, body: dict[str, Any]) -> list[int]:
+        """Token ids of a rendered conversation or of bare text; see `shared.data.rendering` for the body.
+
+        Raises:
+            RowRefused, VerifierError
+        """
+        answer = await self._send("POST", "/tokenize", "tokenize", {"model": self.model, **body})
+        if not isinstance(answer.get("tokens"), list):
+            raise RowRefused("bad_answer", "the verifier's answer to /tokenize holds no tokens")
+        return [int(token) for token in answer["tokens"]]
 
     async def _send(self, method: str, path: str, request_id: str, body: dict[str, Any] | None) -> dict[str, Any]:
         for attempt in range(1, ATTEMPTS + 1):
@@ -204,47 +223,43 @@ class VerifierClient:
                 hint="look after the verifier and submit the job again: the rows made so far are kept",
             )
 
-    def _completion(self, body: dict[str, Any], capture: bool) -> Completion:
-        choices = body.get("choices") or []
-        if not choices:
+    def _completion(self, body: dict[str, Any]) -> Completion:
+        choices = body.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        if not isinstance(choice, dict):
             raise RowRefused("no_choices", "the verifier's answer has no choices")
-        choice = choices[0]
         reason = str(choice.get("finish_reason") or "unknown")
         if reason in UNUSABLE_REASONS:
             raise RowRefused(reason, f"the verifier ended the answer with {reason}")
-        states = self._states(body) if capture else None
         prompt_ids, answer_ids = body.get("prompt_token_ids"), choice.get("token_ids")
         if not prompt_ids or answer_ids is None:
+            if self.gave_ids:
+                raise RowRefused("no_token_ids", "the verifier's answer holds no token ids, earlier ones did")
             raise VerifierError(
                 "the verifier's answer holds no token ids",
                 where=self.endpoint,
                 hint="it must honour `return_token_ids`: use vLLM 0.32 or later",
             )
-        content, reasoning = split_reasoning(choice.get("message") or {})
-        return Completion(list(prompt_ids), list(answer_ids), content, reasoning, reason, states)
+        self.gave_ids = True
+        message = choice.get("message") or {}
+        content, reasoning = split_reasoning(message)
+        calls = message.get("tool_calls") or []
+        return Completion(list(prompt_ids), list(answer_ids), content, reasoning, calls, reason)
 
-    def _states(self, body: dict[str, Any]) -> Path:
-        path = (body.get("kv_transfer_params") or {}).get("hidden_states_path")
-        if not isinstance(path, str):
+    def _states(self, body: dict[str, Any], request_id: str) -> Path | None:
+        if not isinstance((body.get("kv_transfer_params") or {}).get("hidden_states_path"), str):
             raise VerifierError(
                 "the verifier answered without hidden states",
                 where=self.endpoint,
                 hint="start it with capture on: EYRIE_VERIFIER_MODE=capture",
             )
-        return self.exchange / Path(path).name
+        return self._named_states(body, request_id)
 
-
-def split_reasoning(message: dict[str, Any]) -> tuple[str, str]:
-    """Split an assistant message into answer and reasoning, whoever split it before: parser, template or nobody."""
-    given = message.get("content")
-    content = given if isinstance(given, str) else ""
-    reasoning = message.get("reasoning") or message.get("reasoning_content") or ""
-    if "</think>" in content:
-        before, _, content = content.rpartition("</think>")
-        reasoning = reasoning or before
-    elif content.lstrip().startswith("<think>"):
-        content, reasoning = "", reasoning or content  # half a thought is not an answer
-    return content.strip(), str(reasoning).replace("<think>", "").replace("</think>", "").strip()
+    def _named_states(self, body: dict[str, Any], request_id: str) -> Path | None:
+        """Where this request's states lie or will lie; None where no file is named, or another request's."""
+        path = (body.get("kv_transfer_params") or {}).get("hidden_states_path")
+        name = Path(path).name if isinstance(path, str) else ""
+        return self.exchange / name if request_id in name else None
 
 
 def _json_object(response: httpx.Response) -> dict[str, Any]:
@@ -274,10 +289,16 @@ def _refusal(response: httpx.Response) -> str:
 
 
 def _retry_after(response: httpx.Response) -> float | None:
+    """Seconds to wait, from either form of the header (a number, or an HTTP date); None where it says nothing."""
+    given = response.headers.get("Retry-After", "").strip()
     try:
-        return min(float(response.headers["Retry-After"]), LONGEST_BACKOFF_S * 4)
-    except (KeyError, ValueError):
-        return None
+        wait = float(given)
+    except ValueError:
+        try:
+            wait = parsedate_to_datetime(given).timestamp() - time.time()
+        except ValueError:
+            return None
+    return min(max(0.0, wait), LONGEST_WAIT_S) if math.isfinite(wait) else None
 
 
 def _backoff(attempt: int) -> float:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from services.worker.data.rows import read_jsonl
-from services.worker.data.turns import speaking_turns
 from services.worker.stage_context import StageContext
 from services.worker.training.row_index import first_supervised
 from shared.data.files import read_record, read_rows
 from shared.data.refusal import RowRejected
 from shared.data.row_reader import RowReader
+from shared.data.turns import speaking_turns
 from shared.errors import UserError
 from shared.schemas.accounting import Accounting
 from shared.schemas.spec import SuiteSpec

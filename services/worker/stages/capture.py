@@ -1,30 +1,39 @@
 """capture: completes and checks hidden states, then lays rows out as the trainer reads them.
 
-In: `prepare`, `generate`. Out: `dataset/` in speculators' own layout: a saved `datasets` folder (`input_ids`,
-`loss_mask`, `seq_len`), `hidden_states/hs_I.safetensors`, training rows first, with `rows.jsonl` and `meta.json`; and
-`excluded.jsonl`. Rows without good states are asked for again by a prefill, then excluded by name.
+In: `prepare`, `generate`. Out: `dataset/` in speculators' own layout (see `data/dataset_layout.py`), training rows
+first, with `meta.json`; and `excluded.jsonl`. Rows without good states are asked for again by a prefill, then excluded
+by name. Rows are read as a stream, once for each of the three steps: what is there, what is missing, what is laid out.
 """
 
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
-
 from services.worker.data.concurrency import for_each
-from services.worker.data.exchange import BadStates, request_tag, require_layers, sweep_attempt, take_states
-from services.worker.data.hidden_states import check_states, rewrite_states
+from services.worker.data.dataset_layout import DatasetWriter
+from services.worker.data.earlier_states import EarlierStates
+from services.worker.data.exchange import (
+    BadStates,
+    request_tag,
+    require_layers,
+    require_writable,
+    sweep_attempt,
+    take_states,
+)
+from services.worker.data.hidden_states import settle_states, stored_dtype
 from services.worker.data.rows import Row, RowFolder, read_shards
 from services.worker.data.verifier_client import RowRefused, VerifierClient
 from services.worker.stage_context import StageContext
-from services.worker.training.row_index import first_supervised
 from shared.artifact_store import link_or_copy
 from shared.errors import UserError, VerifierError
+from shared.schemas.accounting import Accounting
 from shared.verifier_config import capture_layer_ids, read_verifier_config
 
 FIRST_SHOWN = 3
+ATTEMPTS = 2
 
 
 def run(ctx: StageContext) -> dict[str, Any]:
@@ -35,7 +44,8 @@ def run(ctx: StageContext) -> dict[str, Any]:
 
     Raises:
         VerifierError: the verifier is down, or more than `data.max_bad_fraction` of the rows stay without good states.
-        UserError: one side of the split is empty.
+        UserError: one side of the split is empty, or nothing is left to train on.
+        ArtifactStoreError: the exchange folder cannot be used.
     """
     tag = request_tag(ctx.job_id, ctx.token)
     try:
@@ -53,81 +63,114 @@ class StateCollector:
         self.layer_ids = capture_layer_ids(ctx.spec.capture.layer_ids, config.num_hidden_layers)
         self.hidden_size = config.hidden_size
         self.rows = RowFolder(ctx.work / "rows")
-        self.rows.take_over(path / "rows" for path in ctx.previous)
-        self.dtypes: Counter[str] = Counter()
+        self.earlier = EarlierStates([*ctx.previous, *ctx.siblings])
+        self.total = self.done = 0
+        self.missing: set[str] = set()
         self.sources: Counter[str] = Counter()
-        self.excluded: list[dict[str, Any]] = []
+        self.dtypes: Counter[str] = Counter()
+        self.excluded: dict[str, dict[str, Any]] = {}
 
     async def collect(self) -> dict[str, Any]:
         """Collect, check and lay out; returns the stage's summary."""
-        generated = list(read_shards(self.ctx.inputs["generate"]))
-        missing = [row for row, states in generated if not self._take_inline(row, states)]
-        done = len(generated) - len(missing)
-        self.ctx.report.progress(done, len(generated), "rows")
-        if missing:
-            await self._prefill_all(missing, done, len(generated))
-        bad = {item["row"] for item in self.excluded}
-        kept = [row for row, _ in generated if row.id not in bad]
-        self._write_excluded(len(generated))
-        _require_both_splits(kept)
-        meta = self._lay_out([row for row in kept if row.split == "train"], [row for row in kept if row.split == "val"])
+        for row, states in self._generated():
+            self.total += 1
+            if not self._take(row, states):
+                self.missing.add(row.id)
+        self._demand_one_dtype(ask_again=True)
+        self.done = self.total - len(self.missing)
+        self.ctx.report.progress(self.done, self.total, "rows")
+        if self.missing:
+            await self._prefill_all()
+            self._demand_one_dtype(ask_again=False)
+        self._write_excluded()
+        meta = self._lay_out()
+        reasons = dict(sorted(Counter(item["reason"] for item in self.excluded.values()).items()))
+        kept = self.total - len(self.excluded)
         return {
-            "rows": len(generated),
-            "kept": len(kept),
-            "excluded": dict(Counter(item["reason"] for item in self.excluded)),
+            "rows": self.total,
+            "kept": kept,
+            "excluded": reasons,
             "inline": self.sources["inline"],
             "prefill": self.sources["prefill"],
+            "accounting": Accounting(unit="rows", taken=self.total, kept=kept, rejected=reasons).model_dump(),
             **meta,
         }
 
-    def _take_inline(self, row: Row, states: Path) -> bool:
+    def _generated(self) -> Iterator[tuple[Row, Path]]:
+        return read_shards(self.ctx.inputs["generate"])
+
+    def _take(self, row: Row, states: Path) -> bool:
+        """Take states that are there: an earlier attempt's prefill, or the file that came with the row."""
+        offers = [(path, "prefill") for path in self.earlier.find(row.id)]
+        offers += [(states, "inline")] if row.has_states else []
         target = self.rows.states_path(row.id)
-        prefilled = self.rows.has(row.id)
-        if not prefilled and row.has_states and states.is_file():
-            link_or_copy(states, target)
-        if not target.is_file():
-            return False
-        try:
-            self._finish(row, "prefill" if prefilled else "inline")
-        except BadStates as error:
-            target.unlink()
-            self.ctx.report.warn(f"row {row.id}: {error}; asked for again")
-            return False
-        return True
+        for path, source in offers:
+            try:
+                link_or_copy(path, target)
+                self._settle(row, source)
+            except FileNotFoundError:
+                continue
+            except BadStates as error:
+                target.unlink(missing_ok=True)
+                self.ctx.report.warn(f"row {row.id}: {error}; asked for again")
+            else:
+                return True
+        return False
 
-    def _finish(self, row: Row, source: str) -> None:
-        path = self.rows.states_path(row.id)
-        rewrite_states(path, len(row.input_ids), self.ctx.spec.capture.dtype)
-        dtype = check_states(path, row.input_ids, len(self.layer_ids), self.hidden_size)
-        self.dtypes[dtype] += 1
+    def _settle(self, row: Row, source: str) -> None:
+        path, form = self.rows.states_path(row.id), self.ctx.spec.capture.dtype
+        self.dtypes[settle_states(path, row.input_ids, len(self.layer_ids), self.hidden_size, form)] += 1
         self.sources[source] += 1
+        if source == "prefill":
+            self.rows.write(row)  # a later attempt need not ask again
 
-    async def _prefill_all(self, missing: list[Row], done: int, total: int) -> None:
+    def _demand_one_dtype(self, *, ask_again: bool) -> None:
+        """States of another dtype than most have are not this verifier's: ask for them again, or exclude them."""
+        if len(self.dtypes) < 2:
+            return
+        usual = self.dtypes.most_common(1)[0][0]
+        for row, _ in self._generated():
+            path = self.rows.states_path(row.id)
+            if not path.is_file() or (found := stored_dtype(path)) == usual:
+                continue
+            self.dtypes[found] -= 1
+            self.sources["prefill" if self.rows.has(row.id) else "inline"] -= 1
+            self.rows.forget(row.id)
+            message = f"hidden_states has dtype {found}, those of most rows {usual}"
+            if ask_again:
+                self.missing.add(row.id)
+                self.ctx.report.warn(f"row {row.id}: {message}; asked for again")
+            else:
+                self._exclude(row, "bad_states", message)
+
+    async def _prefill_all(self) -> None:
         ctx = self.ctx
         if ctx.endpoint is None:
-            raise UserError(f"{len(missing)} rows have no hidden states and there is no verifier", where="/verifier")
-        finished = done
+            raise UserError(
+                f"{len(self.missing)} rows have no hidden states, and there is no verifier", where="/verifier"
+            )
+        require_writable(ctx.exchange)
         async with VerifierClient(ctx.endpoint, ctx.served_model, ctx.exchange, ctx.spec.data.concurrency) as client:
             client.model = await client.check_model()
             require_layers(ctx.exchange, client.model, self.layer_ids)
 
             async def work(row: Row) -> None:
-                nonlocal finished
                 await self._prefill(client, row)
-                finished += 1
-                ctx.report.progress(finished, total, "rows")
+                self.done += 1
+                ctx.report.progress(self.done, self.total, "rows")
 
-            await for_each(missing, min(ctx.spec.data.concurrency, len(missing)), work)
+            missing = (row for row, _ in self._generated() if row.id in self.missing)
+            await for_each(missing, min(ctx.spec.data.concurrency, len(self.missing)), work)
 
     async def _prefill(self, client: VerifierClient, row: Row) -> None:
-        target = self.rows.states_path(row.id)
-        for attempt in (1, 2):
+        target, reason, message = self.rows.states_path(row.id), "", ""
+        for attempt in range(1, ATTEMPTS + 1):
             try:
-                request_id = f"{self.tag}-{row.id}-{attempt}"
-                states = await client.prefill(row.input_ids, request_id=request_id)
+                states = await client.prefill(row.input_ids, request_id=f"{self.tag}-{row.id}-{attempt}")
+                if states is None:
+                    raise BadStates("the verifier names a file of another request")
                 await asyncio.to_thread(take_states, states, target)
-                self._finish(row, "prefill")
-                self.rows.write(row)  # a later attempt need not ask again
+                await asyncio.to_thread(self._settle, row, "prefill")
                 return
             except BadStates as error:
                 target.unlink(missing_ok=True)
@@ -135,71 +178,69 @@ class StateCollector:
             except RowRefused as refusal:
                 reason, message = refusal.reason, refusal.message
                 break
-        self.excluded.append({"row": row.id, "line": row.line, "reason": reason, "message": message})
+        self._exclude(row, reason, message)
 
-    def _write_excluded(self, total: int) -> None:
+    def _exclude(self, row: Row, reason: str, message: str) -> None:
+        self.excluded[row.id] = {
+            "row": row.id,
+            "source": row.source,
+            "line": row.line,
+            "reason": reason,
+            "message": message,
+        }
+
+    def _write_excluded(self) -> None:
+        items = sorted(self.excluded.values(), key=lambda item: (item["source"], item["line"], item["row"]))
         with (self.ctx.out / "excluded.jsonl").open("w", encoding="utf-8") as file:
-            for item in sorted(self.excluded, key=lambda item: (item["line"], item["row"])):
-                file.write(json.dumps(item, ensure_ascii=False) + "\n")
-        if len(self.excluded) > self.ctx.spec.data.max_bad_fraction * total:
-            first = "; ".join(f"row {item['row']}: {item['message']}" for item in self.excluded[:FIRST_SHOWN])
+            file.writelines(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
+        if len(items) > self.ctx.spec.data.max_bad_fraction * self.total:
+            first = "; ".join(f"row {item['row']}: {item['message']}" for item in items[:FIRST_SHOWN])
             raise VerifierError(
-                f"{len(self.excluded)} of {total} rows have no good hidden states: {first}",
+                f"{len(items)} of {self.total} rows have no good hidden states: {first}",
                 where=self.ctx.endpoint or "",
                 hint="more than data.max_bad_fraction; the good ones are kept",
             )
 
-    def _lay_out(self, train: list[Row], val: list[Row]) -> dict[str, Any]:
-        ordered = [*train, *val]
-        folder = self.ctx.out / "dataset"
-        (folder / "hidden_states").mkdir(parents=True)
-        lengths = [len(row.input_ids) for row in ordered]
-        dataset = Dataset.from_dict(
-            {
-                "input_ids": [row.input_ids for row in ordered],
-                "loss_mask": [row.loss_mask for row in ordered],
-                "seq_len": lengths,
-            }
-        )
-        dataset.set_format("torch", columns=["input_ids", "loss_mask", "seq_len"])
-        dataset.save_to_disk(folder)
-        with (folder / "rows.jsonl").open("w", encoding="utf-8") as index:
-            for number, row in enumerate(ordered):
-                link_or_copy(self.rows.states_path(row.id), folder / "hidden_states" / f"hs_{number}.safetensors")
-                index.write(json.dumps(_index_entry(number, row)) + "\n")
+    def _lay_out(self) -> dict[str, Any]:
+        folder, counts = self.ctx.out / "dataset", Counter[str]()
+        with DatasetWriter(folder, self.ctx.work) as writer:
+            for split in ("train", "val"):
+                writer.extend(self._kept(split, counts))
+        _require_something_to_learn(counts)
         meta = {
-            "num_train": len(train),
-            "num_val": len(val),
+            "num_train": counts["train"],
+            "num_val": counts["val"],
             "layer_ids": self.layer_ids,
             "hidden_size": self.hidden_size,
             "dtype": self.dtypes.most_common(1)[0][0],
-            "tokens": sum(lengths),
-            "supervised_tokens": sum(len(row.answer_ids) - 1 for row in ordered),
-            "supervised_train_tokens": sum(len(row.answer_ids) - 1 for row in train),
+            "tokens": counts["tokens"],
+            "supervised_tokens": counts["supervised train"] + counts["supervised val"],
+            "supervised_train_tokens": counts["supervised train"],
         }
         (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
         return meta
 
-
-def _index_entry(number: int, row: Row) -> dict[str, Any]:
-    return {
-        "index": number,
-        "row_id": row.id,
-        "conversation": row.conversation,
-        "split": row.split,
-        "seq_len": len(row.input_ids),
-        "supervised": len(row.answer_ids) - 1,
-        "first_supervised": first_supervised(row.loss_mask),
-        "last_id": row.answer_ids[-1],
-        "finish_reason": row.finish_reason,
-    }
+    def _kept(self, split: str, counts: Counter[str]) -> Iterator[tuple[Row, Path]]:
+        for row, _ in self._generated():
+            if row.split == split and row.id not in self.excluded:
+                counts[split] += 1
+                counts["tokens"] += len(row.input_ids)
+                counts[f"supervised {split}"] += row.supervised
+                yield row, self.rows.states_path(row.id)
 
 
-def _require_both_splits(rows: list[Row]) -> None:
-    splits = Counter(row.split for row in rows)
-    if not splits["train"] or not splits["val"]:
+def _require_something_to_learn(counts: Counter[str]) -> None:
+    """A stage that leaves nothing to train on says so here, before any GPU is leased."""
+    if not counts["train"] or not counts["val"]:
         raise UserError(
-            f"{splits['train']} rows to train on and {splits['val']} held out are left",
+            f"{counts['train']} rows to train on and {counts['val']} held out are left",
             where="dataset",
             hint="both are needed: give more prompts, or look into the excluded rows",
         )
+    for split, what in (("train", "rows to train on"), ("val", "held-out rows")):
+        if not counts[f"supervised {split}"]:
+            raise UserError(
+                f"no token of the {counts[split]} {what} is supervised",
+                where="dataset",
+                hint="a loss mask needs a 1 after its first position",
+            )

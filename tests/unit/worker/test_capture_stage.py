@@ -24,6 +24,7 @@ from tests.support.stage_runs import (
 )
 from tests.support.verifier_stub import Script, VerifierStub
 
+pytestmark = pytest.mark.data
 ROWS = 20
 
 
@@ -65,7 +66,7 @@ def test_rows_lie_as_the_trainer_reads_them_training_rows_first(generated, stub)
         source, states = made[entry["row_id"]], states_of(runner.last.out, place)
         assert row["input_ids"].tolist() == source.input_ids == states["token_ids"].tolist()
         assert row["loss_mask"].tolist() == source.loss_mask
-        assert entry["last_id"] == source.answer_ids[-1]
+        assert entry["last_id"] == source.last_id
         assert states["hidden_states"].shape == (row["seq_len"], LAYERS, HIDDEN)
         np.testing.assert_array_equal(states["hidden_states"], stub.states(source.input_ids))
 

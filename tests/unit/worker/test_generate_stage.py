@@ -8,8 +8,19 @@ from services.worker.data import verifier_client
 from services.worker.data.rows import RowFolder, read_shards
 from services.worker.stages import generate, prepare
 from shared.errors import UserError, VerifierError
-from tests.support.stage_runs import StageRunner, job_spec, prompts, read_jsonl, write_rows, write_verifier
+from tests.support.stage_runs import (
+    StageRunner,
+    answer_of,
+    job_spec,
+    prompt_of,
+    prompts,
+    read_jsonl,
+    write_rows,
+    write_verifier,
+)
 from tests.support.verifier_stub import END, END_THINK, Script, VerifierStub, render, words
+
+pytestmark = pytest.mark.data
 
 
 @pytest.fixture
@@ -42,8 +53,8 @@ def test_rows_hold_the_ids_that_were_read_and_written_and_their_states(prepared,
     assert summary["conversations"] == summary["finished"] == summary["rows"] == summary["with_states"] == 5
     assert summary["train"], summary["val"] == (4, 1)
     row = rows_of(runner)[1]
-    assert row.prompt_ids == render([{"role": "user", "content": "please answer prompt-0"}])
-    assert row.answer_ids == [*words("we look at prompt-0"), END_THINK, *words("the answer to prompt-0"), END]
+    assert prompt_of(row) == render([{"role": "user", "content": "please answer prompt-0"}])
+    assert answer_of(row) == [*words("we look at prompt-0"), END_THINK, *words("the answer to prompt-0"), END]
     shards = sorted(path.name for path in runner.last.out.glob("rows_*"))
     assert shards == ["rows_0-2", "rows_2-4", "rows_4-5"]
     assert all(states.is_file() for _, states in read_shards(runner.last.out))
@@ -57,7 +68,7 @@ def test_a_conversation_of_several_turns_gives_a_row_for_each(prepared):
     runner.run(generate)
     rows = [row for row, _ in read_shards(runner.last.out) if row.line == 1]
     assert [row.turn for row in rows] == [0, 1]
-    assert rows[1].prompt_ids == render(
+    assert prompt_of(rows[1]) == render(
         [
             {"role": "system", "content": "be brief"},
             {"role": "user", "content": "first"},
@@ -77,7 +88,7 @@ def test_finish_reasons_are_counted_and_kept_with_each_row(prepared, stub):
     assert summary["finish_reasons"] == {"length": 7, "stop": 12}
     assert summary["rejected"] == {"content_filter": 1}
     assert [row.finish_reason for row in rows_of(runner).values()].count("length") == 7
-    assert not any(row.answer_ids[-1] == END for row in rows_of(runner).values() if row.finish_reason == "length")
+    assert not any(row.last_id == END for row in rows_of(runner).values() if row.finish_reason == "length")
 
 
 def test_truncated_answers_may_be_dropped(prepared, stub):
@@ -141,10 +152,10 @@ def test_a_verifier_that_goes_away_fails_the_stage_and_the_rows_made_are_taken_o
     assert list(stub.exchange.iterdir()) == []
 
 
-def test_too_many_failed_conversations_fail_the_stage(prepared, stub):
+def test_too_many_failed_turns_fail_the_stage(prepared, stub):
     for number in range(3):
         stub.plan(f"prompt-{number}", Script(no_choices=True))
-    with pytest.raises(VerifierError, match="3 of 10 conversations failed"):
+    with pytest.raises(VerifierError, match="3 of 10 turns failed"):
         prepared(prompts(10), data={"max_bad_fraction": 0.2}).run(generate)
 
 
@@ -185,9 +196,9 @@ def test_existing_answers_are_supervised_with_their_reasoning_and_end_of_turn(pr
     assert summary["rejected"] == {"empty_answer": 1}
     assert stub.chats() == []
     made = rows_of(runner)
-    assert made[1].answer_ids == [*words("so it is"), END_THINK, *words("yes"), END]
-    assert made[2].answer_ids == [*words("plain"), END]
-    assert made[2].prompt_ids == render([rows[1]["messages"][0]], thinking=False)
+    assert answer_of(made[1]) == [*words("so it is"), END_THINK, *words("yes"), END]
+    assert answer_of(made[2]) == [*words("plain"), END]
+    assert prompt_of(made[2]) == render([rows[1]["messages"][0]], thinking=False)
 
 
 def test_earlier_existing_answers_are_context_without_their_reasoning(prepared):
@@ -200,4 +211,4 @@ def test_earlier_existing_answers_are_context_without_their_reasoning(prepared):
     (runner := prepared(rows, data={"generate": False})).run(generate)
     context = [rows[0]["messages"][0], {"role": "assistant", "content": "first"}, second[0]]
     row = next(row for row, _ in read_shards(runner.last.out) if row.line == 1 and row.turn == 1)
-    assert row.prompt_ids == render(context, thinking=False)
+    assert prompt_of(row) == render(context, thinking=False)

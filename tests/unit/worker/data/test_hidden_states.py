@@ -1,8 +1,10 @@
 """Hidden-state files and the folder they come through: whole, the row's own, finite, and none left behind."""
 
+import errno
 import fcntl
 import os
 import threading
+from typing import get_args
 
 import pytest
 import torch
@@ -18,11 +20,14 @@ from services.worker.data.exchange import (
     take_states,
     wait_for_writer,
 )
-from services.worker.data.hidden_states import check_states, rewrite_states
-from shared.errors import UserError
+from services.worker.data.hidden_states import check_states, settle_states, stored_dtype
+from services.worker.data.storage_forms import FORMS
+from shared.errors import ArtifactStoreError, UserError
 from shared.ids import new_id
+from shared.schemas.spec import CaptureSpec
 from shared.verifier_settings import capture_note_name
 
+pytestmark = pytest.mark.data
 IDS = [5, 6, 7]
 SLOTS, HIDDEN = 4, 8
 
@@ -77,13 +82,43 @@ def test_a_file_that_is_cut_or_holds_other_tensors_is_refused(tmp_path):
         check_states(tmp_path / "other", IDS, SLOTS, HIDDEN)
 
 
+def settle(path, ids=IDS, form="auto"):
+    return settle_states(path, ids, SLOTS, HIDDEN, form)
+
+
 def test_states_are_clipped_and_converted_without_touching_a_linked_file(tmp_path):
     original = write(tmp_path / "original")
     os.link(original, tmp_path / "linked")
-    rewrite_states(tmp_path / "linked", 2, "bfloat16")
+    assert settle(tmp_path / "linked", IDS[:2], "bfloat16") == stored_dtype(tmp_path / "linked") == "bfloat16"
     assert load_file(tmp_path / "linked")["hidden_states"].dtype == torch.bfloat16
     assert load_file(tmp_path / "linked")["token_ids"].tolist() == IDS[:2]
     assert load_file(original)["hidden_states"].shape[0] == len(IDS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_states_keep_the_verifiers_dtype_and_a_file_that_fits_is_left_alone(tmp_path, dtype):
+    path = write(tmp_path / "states", good_states().to(dtype))
+    before = path.stat().st_ino
+    assert settle(path) == stored_dtype(path) == str(dtype).removeprefix("torch.")
+    assert path.stat().st_ino == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32])
+def test_states_of_a_dtype_that_no_verifier_computes_in_are_refused(tmp_path, dtype):
+    with pytest.raises(BadStates, match="which no verifier computes in"):
+        settle(write(tmp_path / "states", good_states().to(dtype)))
+
+
+def test_states_may_be_held_to_a_dtype(tmp_path):
+    path = write(tmp_path / "states", good_states().half())
+    assert check_states(path, IDS, SLOTS, HIDDEN, "float16") == "float16"
+    with pytest.raises(BadStates, match="dtype float16, expected bfloat16"):
+        check_states(path, IDS, SLOTS, HIDDEN, "bfloat16")
+
+
+def test_every_storage_form_that_a_job_can_ask_for_exists():
+    asked = get_args(CaptureSpec.model_fields["dtype"].annotation)
+    assert set(FORMS) == set(asked)
 
 
 class SlowWriter(threading.Thread):
@@ -176,3 +211,25 @@ def test_a_verifier_that_captures_other_layers_is_refused_before_anything_is_ask
         exchange.require_layers(tmp_path, "org/model", [2, 4])
     assert "EYRIE_VERIFIER_LAYER_IDS" in refused.value.hint
     exchange.require_layers(tmp_path, "silent", [2, 4])
+
+
+def test_a_new_exchange_folder_is_made(tmp_path):
+    exchange.require_writable(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+def test_an_exchange_folder_that_cannot_be_made_fails_with_the_reason(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ArtifactStoreError, match="cannot be written: Not a directory") as refused:
+        exchange.require_writable(tmp_path / "file" / "exchange")
+    assert "EYRIE_EXCHANGE_ROOT" in refused.value.hint
+
+
+def test_a_read_only_exchange_folder_fails_with_the_reason(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(type(tmp_path), "touch", refuse)  # root may write what is read-only
+    with pytest.raises(ArtifactStoreError, match="Read-only file system") as refused:
+        exchange.require_writable(tmp_path)
+    assert refused.value.where == str(tmp_path)

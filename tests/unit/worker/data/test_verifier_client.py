@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 
@@ -11,6 +13,7 @@ from shared.errors import UserError, VerifierError
 from shared.schemas.spec import SamplingSpec
 from tests.support.verifier_stub import END, END_THINK, Script, VerifierStub, render, words
 
+pytestmark = pytest.mark.data
 QUESTION = [{"role": "user", "content": "prompt 1"}]
 
 
@@ -31,7 +34,7 @@ def with_client(stub, action, model="tiny-verifier", timeout_s=30.0):
 
 def ask(stub, messages=QUESTION, *, timeout_s=30.0, **options):
     return with_client(
-        stub, lambda client: client.chat(messages, SamplingSpec(), request_id="r", **options), timeout_s=timeout_s
+        stub, lambda client: client.chat(messages, SamplingSpec(), request_id="row-1", **options), timeout_s=timeout_s
     )
 
 
@@ -89,6 +92,21 @@ def test_retry_after_is_honoured(stub):
     ask(stub)
     first, second = stub.chats()
     assert second.at - first.at >= 0.4
+
+
+def test_retry_after_may_be_a_date(stub):
+    moment = datetime.now(UTC) + timedelta(seconds=2)
+    stub.plan("prompt 1", Script(status=503, retry_after=format_datetime(moment, usegmt=True)))
+    ask(stub)
+    first, second = stub.chats()
+    assert second.at - first.at >= 0.9  # a date has whole seconds
+
+
+@pytest.mark.parametrize("given", ["soon", "nan", "inf", "-1", "Wed, 21 Oct 2015 07:28:00 GMT", "Wed, 99 Foo"])
+def test_a_retry_after_that_asks_for_no_wait_is_not_waited_for(stub, given):
+    stub.plan("prompt 1", Script(status=503, retry_after=given))
+    assert ask(stub).content == "the answer to 1"
+    assert len(stub.chats()) == 2
 
 
 def test_attempts_are_bounded(stub):
@@ -158,15 +176,46 @@ def test_states_lie_in_the_exchange_folder_whatever_path_the_verifier_sees(stub)
     answer = ask(stub, capture=True)
     assert answer.states is not None
     assert answer.states.parent == stub.exchange
-    assert answer.states.name.startswith("chatcmpl-r-")
+    assert answer.states.name.startswith("chatcmpl-row-1-")
 
 
 def test_a_verifier_that_captures_nothing_is_named(stub):
-    async def capture(client):
-        client._states({"choices": [{}]})
-
+    stub.plan("prompt 1", Script(states="unnamed"))
     with pytest.raises(VerifierError, match="without hidden states"):
-        with_client(stub, capture)
+        ask(stub, capture=True)
+
+
+def test_states_of_another_request_are_left_alone(stub):
+    stub.plan("prompt 1", Script(states="another_request"))
+    assert ask(stub, capture=True).states is None
+
+
+def test_a_verifier_that_returns_no_token_ids_is_named(stub):
+    stub.plan("prompt 1", Script(states="no_ids"))
+    with pytest.raises(VerifierError, match="holds no token ids"):
+        ask(stub)
+
+
+def test_one_answer_without_token_ids_is_refused_by_itself(stub):
+    stub.plan("prompt 1", Script(), Script(states="no_ids"))
+
+    async def ask_twice(client):
+        await client.chat(QUESTION, SamplingSpec(), request_id="a")
+        with pytest.raises(RowRefused) as caught:
+            await client.chat(QUESTION, SamplingSpec(), request_id="b")
+        return caught.value.reason
+
+    assert with_client(stub, ask_twice) == "no_token_ids"
+
+
+def test_the_states_of_an_answer_that_cannot_be_used_are_named(stub):
+    async def ask_once(client):
+        with pytest.raises(RowRefused) as caught:
+            await client.chat(QUESTION, SamplingSpec(), request_id="row-1", capture=True)
+        return caught.value.states
+
+    stub.plan("prompt 1", Script(finish_reason="content_filter"))
+    assert with_client(stub, ask_once).name.startswith("chatcmpl-row-1-")
 
 
 @pytest.mark.parametrize("model", ["tiny-verifier", None])

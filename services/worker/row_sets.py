@@ -1,0 +1,50 @@
+"""Which stage runs make equal rows of equal content: an index in the store, `rowsets/ROWSET/KEY`.
+
+A run enters its stage key below the key of its row set; later runs of the same set find its folders there, and take
+over the rows that they have in common.
+"""
+
+from pathlib import Path
+
+from shared.artifact_store import LocalArtifactStore
+from shared.schemas.job import Stage
+from shared.schemas.manifest import Manifest
+
+MOST_SIBLINGS = 16  # folders that are looked through for rows
+
+
+class RowSets:
+    """The index of one store."""
+
+    def __init__(self, store: LocalArtifactStore) -> None:
+        self.store = store
+
+    def siblings(self, stage: Stage, key: str, rowset: str | None) -> list[Path]:
+        """Enter a run, and return the folders of the others in its set, newest first.
+
+        Args:
+            key: the run's stage key.
+            rowset: see `rowset_key`; None: the stage has no such set.
+        """
+        if rowset is None:
+            return []
+        self.store.create(f"rowsets/{rowset}/{key}", b"")
+        others = [other for other in self.store.list(f"rowsets/{rowset}") if other != key]
+        folders = [folder for other in others for folder in self._folders(f"stages/{stage}/{other}")]
+        return sorted(folders, key=_age, reverse=True)[:MOST_SIBLINGS]
+
+    def _folders(self, prefix: str) -> list[Path]:
+        """`out` of a finished run, else the `work` folders of its attempts."""
+        try:
+            return [self.store.path(Manifest.model_validate_json(self.store.read(f"{prefix}/manifest.json")).root)]
+        except (KeyError, ValueError):
+            pass
+        works = [f"{prefix}/attempts/{token}/work" for token in self.store.list(f"{prefix}/attempts")]
+        return [self.store.path(work) for work in works if self.store.exists(work)]
+
+
+def _age(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except OSError:  # removed by now
+        return 0.0
