@@ -39,6 +39,7 @@ UNKNOWN_VERIFIER = (
     "this gateway does not have the verifier's files: rows with its control tokens, or with ids that it does not have, "
     "are not found here; a job's prepare stage rejects them"
 )
+ALL_REFUSED = "none of the rendered rows could be used, `refused` says why: a job's generate stage would refuse them"
 LATER_PROMPTS = (
     "prompts of later turns are shown and measured with the dataset's own answers, in the place of those that the "
     "verifier has yet to write"
@@ -111,6 +112,8 @@ class DryRun:
         found.rejected, found.refused = self.counts.rejects.by_reason(), lengths.refusals.by_reason()
         found.tokens, found.samples = lengths.summary(found.kept), samples or None
         found.why_not_rendered, found.provisional = trouble or self.request.why_not_rendered, trouble is not None
+        if found.tokens and not found.samples and not found.why_not_rendered:
+            found.why_not_rendered = ALL_REFUSED
 
     def _read(self, index: RowIndex) -> None:
         """Judge every row."""

@@ -122,6 +122,14 @@ def test_rows_that_the_generate_stage_refuses_are_named(tmp_path: Path) -> None:
     assert found.tokens.max > 300
 
 
+def test_where_nothing_can_be_shown_that_is_said(tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "rows.jsonl", [{"prompt": f"{n} " * 200} for n in range(3)])
+    with VerifierStub(tmp_path) as stub:
+        found = inspection(tmp_path, [file], stub)
+    assert (found.kept, found.samples) == (3, None)
+    assert "refused" in (found.why_not_rendered or "")
+
+
 def test_where_the_verifier_will_write_its_place_is_shown(tmp_path: Path) -> None:
     file = write_rows(tmp_path / "rows.jsonl", CHATS)
     with VerifierStub(tmp_path) as stub:
