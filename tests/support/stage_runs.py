@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors.numpy import save_file
+
 from services.worker.data.rows import Row
 from services.worker.stage_context import Reporter, StageContext
 from services.worker.stage_main import hash_files
@@ -35,7 +38,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 def write_verifier(folder: Path) -> Path:
-    """Write the files of a Kimi-K2.5-shaped verifier that the worker reads, without weights."""
+    """Write the files of a Kimi-K2.5-shaped verifier that the worker reads; of its weights, what training needs."""
     folder.mkdir(parents=True, exist_ok=True)
     text = {
         "model_type": "kimi_k2",
@@ -49,6 +52,9 @@ def write_verifier(folder: Path) -> Path:
         "rope_theta": 50000.0,
     }
     config = {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "text_config": text}
+    shapes = {"model.embed_tokens": (VOCAB, HIDDEN), "lm_head": (VOCAB, HIDDEN), "model.norm": (HIDDEN,)}
+    weights = {f"language_model.{name}.weight": np.ones(shape, dtype=np.float32) for name, shape in shapes.items()}
+    save_file(weights, folder / "model.safetensors")
     added = {str(id_): {"content": text, "special": True} for id_, text in CONTROL_TOKENS.items()}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))

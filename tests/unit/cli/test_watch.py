@@ -91,3 +91,13 @@ def test_plain_lines_say_each_thing_once_and_watching_outlives_a_gateway_that_is
 @pytest.mark.parametrize(("seconds", "text"), [(None, ""), (0.4, "0s"), (59.9, "59s"), (65, "1m05s"), (7620, "2h07m")])
 def test_durations_are_readable(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.data
+def test_what_is_done_while_nothing_counts_is_shown() -> None:
+    document = job(JobStatus.RUNNING)
+    train = next(stage for stage in document["stages"] if stage["name"] == "train")
+    train["progress"] |= {"done": 0, "total": 0, "activity": "starting vLLM"}
+    text = drawn(document)
+    assert "starting vLLM" in text
+    assert "0/0" not in text

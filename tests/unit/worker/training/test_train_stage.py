@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from services.worker.draft_folder import check_draft_folder
 from services.worker.evaluation.offline import estimate_acceptance
 from services.worker.stage_context import StageContext
 from services.worker.stages import train
@@ -21,6 +22,7 @@ from services.worker.training.prepare_run import prepare_run
 from services.worker.training.row_index import learnable_rows
 from services.worker.training.run_config import CONFIG_NAME, EVENTS_NAME, RunConfig
 from shared.errors import DivergedError
+from tests.support import synthetic_rows as rows
 from tests.unit.worker.training.conftest import Inputs
 
 pytestmark = pytest.mark.slow
@@ -117,6 +119,33 @@ def test_rows_that_are_cut_off_or_never_reached_are_in_the_books(context: Contex
     assert books["rejected"]["cut_off"] > 0
     assert books["rejected"]["not_reached"] > 0
     assert json.loads((made.out / "train_config.json").read_text())["accounting"] == books
+
+
+@pytest.mark.data
+def test_a_run_that_overfits_publishes_its_best_epoch_and_keeps_its_last_beside_it(
+    context: Context, inputs: Inputs, tmp_path: Path
+) -> None:
+    few, held_out = rows.made_rows(inputs.verifier, 8, seed=1), rows.made_rows(inputs.verifier, 10, seed=2)
+    dataset = rows.write_dataset(tmp_path / "capture" / "dataset", few, held_out, [*rows.AUX_LAYERS, rows.LAYERS])
+    rows.write_vocabulary(tmp_path / "vocab", few, held_out, rows.VOCAB, 56)
+    made = context(epochs=10, lr=0.02, scheduler="none")
+    made.inputs.update(capture=tmp_path / "capture", vocab=tmp_path / "vocab")  # type: ignore[attr-defined]
+    train.run(made)
+    record = json.loads((made.out / "train_config.json").read_text())
+    best, last = record["best"], record["last"]
+    assert best["epoch"] < last["epoch"] == 9
+    assert record["published"].startswith("best by validation")
+    lines = [json.loads(line) for line in (made.out / "metrics.jsonl").read_text().splitlines()]
+    validated = {line["epoch"]: line["values"] for line in lines if line["split"] == "val"}
+    for folder, result in (("draft", best), ("last", last)):
+        assert result["metrics"] == validated[result["epoch"]]
+        check_draft_folder(made.out / folder, json.loads((inputs.verifier / "config.json").read_text()))
+        measured = estimate_acceptance(made.out / folder, inputs.verifier, dataset, 3)["acceptance_length"]
+        uncorrected = 1 + sum(result["metrics"][f"full_acc_{step}"] for step in range(3))
+        assert measured <= uncorrected + 0.01  # tokens outside of the draft's vocabulary are misses here
+    lengths = {epoch: values["estimated_acceptance_length"] for epoch, values in validated.items()}
+    assert lengths[best["epoch"]] == max(lengths.values()) > lengths[last["epoch"]]
+    assert distance(made.out / "draft", made.out / "last") > 0
 
 
 def test_a_loss_that_is_not_finite_is_diverged_and_publishes_nothing(context: Context, inputs: Inputs) -> None:
