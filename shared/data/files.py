@@ -1,7 +1,8 @@
 """Reads the files of a dataset's folder as rows, one after the other, in bounded memory.
 
 In: `datasets/ID` with its `dataset.json`. Out: rows as they stand in the files, with the number that a person finds
-them by: the line of a JSONL file (blank lines count), the row of a Parquet file; both from 1.
+them by: the line of a JSONL file (blank lines count), the row of a Parquet file or of a folder of ready-made rows;
+all from 1.
 """
 
 from collections.abc import Iterator
@@ -12,9 +13,10 @@ from typing import Any
 from shared.data.compression import Gunzip
 from shared.data.jsonl import MAX_ROW_BYTES, LineSplitter
 from shared.data.parquet import read_parquet
+from shared.data.ready_rows import ReadyRow, read_ready_rows
 from shared.data.refusal import RowRejected
 from shared.errors import ArtifactStoreError, UserError
-from shared.schemas.registry import DatasetFile, DatasetRecord
+from shared.schemas.registry import ONLY_SOURCE, DatasetFile, DatasetRecord
 
 PIECE_BYTES = 1 << 18
 
@@ -26,17 +28,24 @@ class RawRow:
     Attributes:
         source: name of the dataset's file.
         line: in that file, from 1.
-        value: the line's text (JSONL), the object (Parquet), or the refusal of a row that cannot be read.
+        value: the line's text (JSONL), the object (Parquet, Arrow), or the refusal of a row that cannot be read.
+        ready: what comes with a row of a ready-made folder.
     """
 
     source: str
     line: int
     value: str | dict[str, Any] | RowRejected
+    ready: ReadyRow | None = None
 
 
 def read_record(folder: Path) -> DatasetRecord:
     """The record of a dataset's folder."""
     return DatasetRecord.model_validate_json((folder / "dataset.json").read_bytes())
+
+
+def source_names(record: DatasetRecord) -> list[str]:
+    """Names of the dataset's sources, in order; a folder of ready-made rows is one."""
+    return [ONLY_SOURCE] if record.kind == "rows" else [file.name for file in record.files]
 
 
 def read_rows(folder: Path, record: DatasetRecord) -> Iterator[RawRow]:
@@ -46,6 +55,10 @@ def read_rows(folder: Path, record: DatasetRecord) -> Iterator[RawRow]:
         UserError: a file is damaged, or a line is longer than any upload may have.
         ArtifactStoreError: a file is not there.
     """
+    if record.kind == "rows":
+        for number, (row, ready) in enumerate(read_ready_rows(folder, record), 1):
+            yield RawRow(ONLY_SOURCE, number, row, ready)
+        return
     for file in record.files:
         try:
             yield from read_file(folder / file.path, file)

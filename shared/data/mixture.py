@@ -4,7 +4,7 @@ Neither depends on the order of a file: equal rows and an equal seed give an equ
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from shared.data.row_index import RowIndex
 from shared.data.shares import quotas, validation_shares
@@ -65,6 +65,27 @@ def hold_out(index: RowIndex, val_ratio: float, seed: int) -> None:
         missing = _fill(index, "grp NOT IN (SELECT grp FROM held_out)", (), missing)
     if missing == sum(shares.values()):  # every group is too large
         index.db.execute("INSERT INTO held_out SELECT grp FROM groups ORDER BY conversations, rank LIMIT 1")
+
+
+def hold_out_as_given(index: RowIndex, lines: Iterable[int]) -> None:
+    """Hold out the rows with these lines, and all that belong together with one of them.
+
+    Raises:
+        UserError: that leaves one side empty.
+    """
+    index.settle_groups()
+    index.db.execute("CREATE TEMP TABLE given (line INTEGER PRIMARY KEY)")
+    index.db.executemany("INSERT INTO given VALUES (?)", ((line,) for line in lines))
+    index.db.execute("INSERT INTO held_out SELECT DISTINCT grp FROM rows JOIN given USING (line) WHERE taken")
+    sides = [
+        side for (side,) in index.db.execute("SELECT DISTINCT grp IN (SELECT grp FROM held_out) FROM rows WHERE taken")
+    ]
+    if len(sides) < 2:
+        raise UserError(
+            "all usable rows stand on one side of the split that rows.jsonl gives",
+            where="dataset",
+            hint="both are needed: give rows of both, or leave rows.jsonl out, so that data.val_ratio decides",
+        )
 
 
 def chosen(index: RowIndex) -> Iterator[tuple[str, int, str, bool, bool]]:

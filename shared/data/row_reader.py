@@ -11,7 +11,7 @@ from shared.data.conversations import check_control_tokens, content_id, parse_co
 from shared.data.files import RawRow
 from shared.data.jsonl import parse_object
 from shared.data.refusal import RowRejected
-from shared.data.token_rows import parse_token_row
+from shared.data.token_rows import check_last_id, parse_token_row
 from shared.data.tool_calls import json_text
 from shared.schemas.spec import DataSpec
 
@@ -25,7 +25,7 @@ class AcceptedRow:
     Attributes:
         source, line: where it stands.
         identity: hash of the content; the same conversation has the same one in every dataset.
-        content: `messages` and `tools`, or `input_ids` and `loss_mask`.
+        content: `messages` and `tools`, or `input_ids` and `loss_mask` (ready-made: also `states` and `last_id`).
         text: the content as JSON, on one line.
         conversation: name of the conversation that it belongs to, where the row gives one (`conversation_id`).
         notes: what was mended, for the counts.
@@ -89,9 +89,13 @@ class RowReader:
                 "pretokenised", "has token ids, whose answers are written already: set data.generate to false"
             )
         tokens = parse_token_row(row, self.vocab_size, self.data.max_seq_len)
-        content = {"input_ids": tokens.input_ids, "loss_mask": tokens.loss_mask}
-        text = json_text(content)
-        return AcceptedRow(raw.source, raw.line, content_id(text), content, text, name, tokens.notes)
+        content: dict[str, Any] = {"input_ids": tokens.input_ids, "loss_mask": tokens.loss_mask}
+        if raw.ready is not None and raw.ready.last_id is not None and not tokens.notes["clipped"]:
+            content["last_id"] = check_last_id(raw.ready.last_id, self.vocab_size)
+        identity = content_id(json_text(content))
+        if raw.ready is not None and raw.ready.states is not None:
+            content["states"] = raw.ready.states
+        return AcceptedRow(raw.source, raw.line, identity, content, json_text(content), name, tokens.notes)
 
 
 def _conversation_name(row: dict[str, Any]) -> str | None:

@@ -42,6 +42,17 @@ def parse_token_row(row: dict[str, Any], vocab_size: int | None, max_seq_len: in
     return TokenRow(ids[:max_seq_len], mask[:max_seq_len], Counter(clipped=1))
 
 
+def check_last_id(last_id: int, vocab_size: int | None) -> int:
+    """Check the id that a row's last state foretells.
+
+    Raises:
+        RowRejected
+    """
+    if last_id < 0 or (vocab_size is not None and last_id >= vocab_size):
+        raise RowRejected("bad_token_id", f"last_id is {last_id}, which is none of the verifier's tokens")
+    return last_id
+
+
 def _ids(ids: Any, vocab_size: int | None) -> list[int]:
     if not isinstance(ids, list):
         raise RowRejected("bad_token_id", f"input_ids is of type {type(ids).__name__}, not a list of token ids")

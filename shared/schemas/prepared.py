@@ -18,6 +18,7 @@ class Prepared(Document):
     tools: list[Any] | None = None
     input_ids: list[int] | None = Field(None, description="Token ids, all of which have a hidden state.")
     loss_mask: list[int] | None = Field(None, description="1 where the token is learnt; as long as `input_ids`.")
+    last_id: int | None = Field(None, ge=0, description="The token after the last state, where it is known.")
     states: str | None = Field(None, description="Ready-made hidden states, relative to the dataset's folder.")
 
     @model_validator(mode="after")

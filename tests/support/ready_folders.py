@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import tarfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,6 +13,10 @@ import torch
 from datasets import Dataset
 from safetensors.numpy import save_file
 
+from shared.artifact_store import file_sha256
+from shared.data.ready_folder import count_rows, file_format
+from shared.schemas.job import now
+from shared.schemas.registry import DatasetFile, DatasetRecord, files_digest
 from tests.support.stage_runs import HIDDEN, LAYERS
 
 
@@ -111,3 +116,30 @@ def with_entry(files: dict[str, bytes], change: Callable[[tarfile.TarInfo], None
 def edited(files: dict[str, bytes], name: str, **fields: Any) -> dict[str, bytes]:
     """The same files with fields of a JSON document replaced."""
     return {**files, name: json.dumps({**json.loads(files[name]), **fields}).encode()}
+
+
+def enter_folder(target: Path, folder: Path) -> Path:
+    """Make a dataset of a folder, as the gateway does; a second one of the same name gets a number."""
+    while target.exists():
+        target = target.with_name(f"{target.name}x")
+    shutil.copytree(folder, target / "files")
+    names = sorted(content_of(folder))
+    files = []
+    for name in names:
+        path = folder / name
+        rows = count_rows(path) if name.endswith(".arrow") else 0
+        kind = file_format(name)
+        sha256, size = file_sha256(path), path.stat().st_size
+        files.append(DatasetFile(path=f"files/{name}", name=name, format=kind, rows=rows, bytes=size, sha256=sha256))
+    record = DatasetRecord(
+        id=target.name,
+        kind="rows",
+        name="x",
+        rows=sum(file.rows for file in files),
+        bytes=sum(file.bytes for file in files),
+        sha256=files_digest(files),
+        files=files,
+        created_at=now(),
+    )
+    (target / "dataset.json").write_text(record.model_dump_json())
+    return target

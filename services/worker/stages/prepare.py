@@ -10,10 +10,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from services.worker.data.ready_checks import check_ready_rows
 from services.worker.stage_context import StageContext
 from shared.data.control_tokens import added_tokens
-from shared.data.files import read_record, read_rows
-from shared.data.mixture import chosen, hold_out, take_quotas
+from shared.data.files import read_record, read_rows, source_names
+from shared.data.mixture import chosen, hold_out, hold_out_as_given, take_quotas
+from shared.data.ready_rows import held_out_lines
 from shared.data.refusal import RowRejected
 from shared.data.row_index import RowIndex
 from shared.data.row_reader import RowReader
@@ -37,7 +39,9 @@ def run(ctx: StageContext) -> dict[str, Any]:
         UserError: a file is damaged, a source is not represented, or fewer than two conversations are left.
     """
     data, record = ctx.spec.data, read_record(ctx.inputs["dataset"])
-    sources = [file.name for file in record.files]
+    sources = source_names(record)
+    if record.kind == "rows":
+        check_ready_rows(ctx.inputs["dataset"], record, ctx.spec)
     mixed = len(sources) > 1 and (data.limit is not None or any(file.weight is not None for file in record.files))
     limit = None if mixed else data.limit
     with RowIndex(ctx.work / "rows.sqlite", sources, deduplicate=data.deduplicate, limit=limit) as index:
@@ -46,7 +50,11 @@ def run(ctx: StageContext) -> dict[str, Any]:
         if mixed:
             take_quotas(index, [file.weight for file in record.files], data.limit, data.seed)
             _require_conversations(index)
-        hold_out(index, data.val_ratio, data.seed)
+        given = held_out_lines(ctx.inputs["dataset"], record) if record.kind == "rows" else None
+        if given is None:
+            hold_out(index, data.val_ratio, data.seed)
+        else:
+            hold_out_as_given(index, given)
         counts = _write_conversations(ctx, index)
         _write_rejects(ctx.out / "rejects.jsonl", index)
         rejected = index.reasons()
