@@ -182,6 +182,16 @@ def _verifier_config(spec: JobSpec) -> VerifierConfig | None:
     return config
 
 
+def require_fitting_shape(spec: JobSpec, config: VerifierConfig) -> None:
+    """The checks of layers and draft that submission leaves out where only the workers can see the verifier.
+
+    Raises:
+        UserError: the first thing that does not fit.
+    """
+    for error in _shape_errors(spec, config):
+        raise UserError(error.message, where=error.pointer)
+
+
 def _shape_errors(spec: JobSpec, config: VerifierConfig) -> Iterator[FieldError]:
     last = config.num_hidden_layers - 1
     for place, layer in enumerate(spec.capture.layer_ids or []):

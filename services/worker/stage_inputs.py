@@ -15,6 +15,7 @@ from shared.schemas.plan import Amount
 from shared.schemas.registry import DatasetRecord, DraftRecord
 from shared.schemas.spec import JobSpec
 from shared.stage_keys import UPSTREAM, manifest_key
+from shared.submission import require_fitting_shape
 from shared.verifier_config import capture_layer_ids, find_model_folder, read_verifier_config
 from shared.verifier_identity import identify_verifier
 from shared.verifier_weights import locate_verifier_tensors
@@ -41,6 +42,7 @@ class StageInputs:
         self.verifier_folder = _verifier_folder(spec)
         self.verifier_config = read_verifier_config(self.verifier_folder)
         locate_verifier_tensors(self.verifier_folder)  # training reads them hours later
+        require_fitting_shape(spec, self.verifier_config)
         verifier = spec.verifier.model_copy(update={"model": str(self.verifier_folder)})
         self.spec = spec.model_copy(update={"verifier": verifier})
         self._identity = identify_verifier(self.verifier_folder, spec.verifier.revision)

@@ -8,9 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from shared.artifact_store import LocalArtifactStore
+from shared.errors import UserError
 from shared.presets import pointer_errors, resolve
-from shared.submission import SubmissionError, check_submission
-from shared.verifier_config import capture_layer_ids
+from shared.submission import SubmissionError, check_submission, require_fitting_shape
+from shared.verifier_config import capture_layer_ids, read_verifier_config
 
 CONFIG = {
     "num_hidden_layers": 6,
@@ -293,3 +294,22 @@ def test_a_config_of_unexpected_values_is_refused_and_never_breaks_the_service(
 def test_a_config_of_another_form_is_refused(whole: str, store: LocalArtifactStore, folder: Path) -> None:
     (folder / "config.json").write_text(whole)
     assert "/verifier/model" in refused(store, document(folder))
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("fields", "pointer"),
+    [
+        ({"capture": {"layer_ids": [1, 6]}}, "/capture/layer_ids/1"),
+        ({"draft": {"vocab_size": 513}}, "/draft/vocab_size"),
+        ({"draft": {"head_dim": 31}}, "/draft/head_dim"),
+    ],
+)
+def test_what_the_gateway_could_not_see_the_worker_refuses_when_the_job_starts(
+    fields: dict[str, Any], pointer: str, folder: Path
+) -> None:
+    config = read_verifier_config(folder)
+    require_fitting_shape(resolve(document(folder)), config)
+    with pytest.raises(UserError) as refusal:
+        require_fitting_shape(resolve(document(folder, **fields)), config)
+    assert refusal.value.where == pointer
