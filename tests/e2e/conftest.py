@@ -32,6 +32,7 @@ class Pipeline:
     store: LocalArtifactStore
     recording: Recording
     draft: Path
+    inspection: dict[str, Any]
 
     def manifest(self, stage: Stage) -> Manifest:
         return Manifest.model_validate_json(self.store.read(self.record.stage(stage).manifest or ""))
@@ -60,6 +61,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
         local_stack.wait_for_verifier(stack)
         with recording_proxy(stack.verifier_url) as recording, EyrieClient(stack.gateway_url) as client:
             dataset = client.upload_dataset(PROMPTS)
+            inspection = inspected(client, dataset["id"])
             document = {
                 "preset": "tiny",
                 "name": "e2e",
@@ -75,8 +77,18 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
         local_stack.stop(stack)
     store = LocalArtifactStore(folder / "store")
     record = JobRecord.model_validate_json(store.read(f"jobs/{job['id']}/terminal.json"))
-    yield Pipeline(job, record, store, recording, draft)
+    yield Pipeline(job, record, store, recording, draft, inspection)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def inspected(client: EyrieClient, dataset: str) -> dict[str, Any]:
+    """Inspect a dataset as the job will read it."""
+    deadline = time.monotonic() + JOB_TIMEOUT_S
+    while time.monotonic() < deadline:
+        found = client.inspect_dataset(dataset, {"preset": "tiny"}, wait_s=20)
+        if found["status"] == "finished":
+            return found
+    raise AssertionError(f"the inspection did not end within {JOB_TIMEOUT_S} s: {found}")
 
 
 def finished(client: EyrieClient, job_id: str) -> dict[str, Any]:

@@ -51,6 +51,22 @@ def test_stored_ids_are_those_that_the_verifier_returned(pipeline: Pipeline) -> 
         assert row["loss_mask"] == [0] * len(prompt) + [1] * (len(answer) - 1)
 
 
+def test_inspected_prompts_are_those_that_the_verifier_read(pipeline: Pipeline) -> None:
+    found, rows = pipeline.inspection, {row["conversation"]: row for row in pipeline.generated()}
+    summary = pipeline.job["stages"][0]["summary"]
+    assert [found[name] for name in ("rows", "kept", "train", "val")] == [
+        summary[name] for name in ("rows", "kept", "train", "val")
+    ]
+    assert found["tokens"]["complete"]
+    assert found["tokens"]["total"] == sum(row["loss_mask"].count(0) for row in rows.values())
+    for sample in found["samples"]:
+        prompt, place = sample["turns"][0]["segments"]
+        row = rows[sample["id"]]
+        assert prompt["token_ids"] == row["input_ids"][: row["loss_mask"].count(0)]
+        assert prompt["text"].startswith("<|im_user|>")
+        assert (place["token_ids"], place["supervised"]) == ([], True)
+
+
 def test_trained_rows_are_those_that_were_generated(pipeline: Pipeline) -> None:
     by_id = {row["id"]: row for row in pipeline.generated()}
     dataset = load_from_disk(str(pipeline.out(Stage.CAPTURE) / "dataset"))

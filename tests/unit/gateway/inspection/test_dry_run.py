@@ -8,7 +8,7 @@ import pytest
 from services.gateway.inspection.documents import Inspection, InspectionBody, TurnView
 from services.gateway.inspection.dry_run import DryRun
 from services.gateway.inspection.request import complete_request
-from services.worker.stages import prepare
+from services.worker.stages import generate, prepare
 from tests.support.stage_runs import (
     StageRunner,
     job_spec,
@@ -104,6 +104,35 @@ def test_weights_and_limits_choose_as_the_prepare_stage_does(tmp_path: Path) -> 
     assert {source.name: source.kept for source in found.sources} == {"first": 2, "second": 6}
     assert {item.reason: item.rows for item in found.rejected} == summary["rejected"]
     assert (found.kept, found.val) == (summary["kept"], summary["val"])
+
+
+def test_masks_are_those_of_the_generate_stage(tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "rows.jsonl", CHATS)
+    with VerifierStub(tmp_path / "exchange") as stub:
+        found = inspection(tmp_path, [file], stub, data={"generate": False})
+        runner = StageRunner(
+            tmp_path / "stages", job_spec(tmp_path / "tiny-verifier", data={"generate": False}), file, stub.url
+        )
+        runner.exchange = stub.exchange
+        runner.run(prepare)
+        runner.run(generate)
+    made = [row for path in sorted(runner.last.out.glob("rows_*/rows.jsonl")) for row in read_jsonl(path)]
+    rows = {(row["conversation"], row["turn"]): row for row in made}
+    assert found.samples is not None
+    assert found.tokens is not None
+    assert len(found.samples) == 3
+    for sample in found.samples:
+        assert len(sample.turns) == 2
+        for turn in sample.turns:
+            row = rows[sample.id, turn.turn]
+            ids = [token for segment in turn.segments for token in segment.token_ids]
+            mask = [int(segment.supervised) for segment in turn.segments for _ in segment.token_ids]
+            assert (ids, mask) == ([*row["input_ids"], row["last_id"]], [*row["loss_mask"], 1])
+            assert turn.tokens == len(row["input_ids"])
+    assert (found.tokens.unit, found.tokens.complete, found.tokens.measured) == ("rows", True, 12)
+    assert found.tokens.total == sum(len(row["input_ids"]) for row in made)
+    assert found.tokens.supervised == sum(sum(row["loss_mask"]) + 1 for row in made)
+    assert supervised_text(found.samples[0].turns[1]).startswith("we think hard </think> second answer")
 
 
 def test_rows_that_the_generate_stage_refuses_are_named(tmp_path: Path) -> None:
