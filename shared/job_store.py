@@ -1,40 +1,43 @@
-"""Job records in Redis: versioned compare-and-set, progress fenced by token, bounded event streams.
+"""Job records in Redis: versioned compare-and-set, and indexes by status. `shared.live_jobs` has what is beside them.
 
 Keys (all below `eyrie:`):
-    job:ID         hash: `record` (JSON), `version`, `token`, `status`, `preset`, `progress` (JSON)
+    job:ID         hash: `record` (JSON), `version`, `token`, `status`, `preset`, `progress` (JSON), `retried_as`
     jobs           sorted set of ids by time of creation
-    jobs:active    set of ids that are not terminal
-    events:ID      stream, at most `EVENTS_KEPT` entries
-    run:ID         the token of the live run; expires when its worker falls silent
-    gpu:HOST:ID    the token of the run that has the GPU
-    stage:S:KEY    the token of the run that computes a stage key; equal jobs wait for it
+    jobs:STATUS    set of ids, for each status that is not terminal
+    jobs:unkept    sorted set of ids by the version that the artifact store does not have yet
+
+A job that Redis has lost is put back from the artifact store (`shared.job_archive`) by whoever asks for it first.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 from redis import Redis
-from redis.exceptions import WatchError
+from redis.exceptions import RedisError, WatchError
 
-from shared import leases
 from shared.artifact_store import LocalArtifactStore
 from shared.errors import ArtifactStoreError, InternalError
-from shared.ids import new_id
-from shared.schemas.job import JobRecord, JobStatus, Progress, now
+from shared.ids import is_id, new_id
+from shared.job_archive import JobArchive
+from shared.live_jobs import PREFIX, LiveJobs, job_key
+from shared.schemas.job import JobRecord, JobStatus, Progress, StageStatus, now
 from shared.schemas.spec import JobSpec
-from shared.state_machine import TERMINAL, check_transition
+from shared.state_machine import ACTIVE, TERMINAL, check_transition
 
 log = logging.getLogger(__name__)
-EVENTS_KEPT = 20_000
 MAX_CONFLICTS = 64
-PREFIX = "eyrie:"
+UNKEPT = f"{PREFIX}jobs:unkept"
+FIELDS = ["record", "progress", "retried_as"]
 
-SET_IF_TOKEN = """
-if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
-redis.call('HSET', KEYS[1], 'progress', ARGV[2])
-return 1
+RESERVE = """
+if redis.call('SISMEMBER', KEYS[1], ARGV[1]) == 1 then return 1 end
+if redis.call('SCARD', KEYS[1]) >= tonumber(ARGV[2]) then return 0 end
+return redis.call('SADD', KEYS[1], ARGV[1])
+"""
+KEPT = """
+local version = redis.call('ZSCORE', KEYS[1], ARGV[1])
+if version and tonumber(version) <= tonumber(ARGV[2]) then redis.call('ZREM', KEYS[1], ARGV[1]) end
 """
 
 
@@ -46,26 +49,51 @@ class Fenced(Exception):
     """The attempt that asks is no longer the job's live attempt: it must stop and change nothing."""
 
 
-class JobStore:
-    """All reads and writes of job records. Documents and terminal states are also kept in the artifact store."""
+class JobStore(LiveJobs):
+    """All reads and writes of job records. Every version is also kept in the artifact store."""
 
-    def __init__(self, redis: "Redis", artifacts: LocalArtifactStore) -> None:
-        self.redis = redis
+    def __init__(self, redis: Redis, artifacts: LocalArtifactStore) -> None:
+        super().__init__(redis)
         self.artifacts = artifacts
+        self.archive = JobArchive(artifacts)
 
-    def create(self, spec: JobSpec, job_id: str | None = None) -> JobRecord:
-        """Store a new job, first in the artifact store, then in Redis."""
+    def reserve(self, job_id: str, most: int) -> bool:
+        """Take one of `most` places for jobs that wait; `create` fills it. False when all are taken."""
+        return bool(self.redis.eval(RESERVE, 1, _index(JobStatus.QUEUED), job_id, most))
+
+    def give_place_back(self, job_id: str) -> None:
+        """Give back what `reserve` took, for a job that was not created."""
+        if not self.redis.exists(job_key(job_id)):
+            self.redis.srem(_index(JobStatus.QUEUED), job_id)
+
+    def create(self, spec: JobSpec, job_id: str | None = None, retry_of: str | None = None) -> JobRecord:
+        """Store a new job, first in the artifact store, then in Redis. Of several calls with one id the first holds."""
         moment = now()
-        record = JobRecord(id=job_id or new_id("job"), spec=spec, created_at=moment, updated_at=moment)
-        content = record.model_dump_json().encode()
-        self.artifacts.create(f"jobs/{record.id}/job.json", content)
-        self._insert(record)
+        record = JobRecord(
+            id=job_id or new_id("job"), spec=spec, retry_of=retry_of, created_at=moment, updated_at=moment
+        )
+        self.archive.admit(record)
+        if not self._insert(record):
+            return self.get(record.id)
+        if retry_of is not None:
+            self.redis.hset(job_key(retry_of), "retried_as", record.id)
         self.append_event(record.id, "job", {"status": record.status})
         return record
 
-    def restore(self, record: JobRecord) -> bool:
-        """Put a record back that Redis lost; False when Redis has one."""
-        return self._insert(record)
+    def recover(self, job_id: str) -> JobRecord | None:
+        """Put back a job that Redis has lost, as the artifact store has it.
+
+        Returns:
+            Its record if this call put it back; None when Redis has it, or nobody has.
+        """
+        if not is_id(job_id, "job") or self.redis.exists(job_key(job_id)):
+            return None
+        record = self.archive.load(job_id)
+        if record is None or not self._insert(record):
+            return None
+        log.warning("job %s was not in Redis: put back as %s", job_id, record.status)
+        self.append_event(job_id, "job", {"status": record.status, "attempt": record.attempt, "restored": True})
+        return record
 
     def get(self, job_id: str) -> JobRecord:
         """Return the record as it is now, with the running stage's progress.
@@ -73,10 +101,12 @@ class JobStore:
         Raises:
             JobNotFound
         """
-        values = cast("list[str | None]", self.redis.hmget(self._key(job_id), ["record", "progress"]))
+        values = cast("list[str | None]", self.redis.hmget(job_key(job_id), FIELDS))
         if values[0] is None:
-            raise JobNotFound(job_id)
-        return _with_progress(JobRecord.model_validate_json(values[0]), values[1])
+            if self.recover(job_id) is None and not self.redis.exists(job_key(job_id)):
+                raise JobNotFound(job_id)
+            return self.get(job_id)
+        return _record(values)
 
     def list_ids(self, after: str | None = None, limit: int = -1) -> list[str]:
         """Ids of jobs, newest first: all, or `limit` of them that follow the job `after`.
@@ -97,25 +127,29 @@ class JobStore:
         """Status and preset of each id, without reading the records."""
         pipeline = self.redis.pipeline(transaction=False)
         for job_id in ids:
-            pipeline.hmget(self._key(job_id), ["status", "preset"])
+            pipeline.hmget(job_key(job_id), ["status", "preset"])
         return [(status, preset) for status, preset in pipeline.execute()]
 
     def get_many(self, ids: Iterable[str]) -> Iterator[JobRecord]:
-        """Records of those ids that exist, in the order given."""
+        """Records of those ids that Redis has, in the order given."""
         wanted = list(ids)
         pipeline = self.redis.pipeline(transaction=False)
         for job_id in wanted:
-            pipeline.hmget(self._key(job_id), ["record", "progress"])
-        for record, progress in pipeline.execute() if wanted else []:
-            if record is not None:
-                yield _with_progress(JobRecord.model_validate_json(record), progress)
+            pipeline.hmget(job_key(job_id), FIELDS)
+        for values in pipeline.execute() if wanted else []:
+            if values[0] is not None:
+                yield _record(values)
+
+    def ids_in(self, *statuses: JobStatus) -> set[str]:
+        """Ids of jobs in statuses that are not terminal."""
+        return cast("set[str]", self.redis.sunion([_index(status) for status in statuses]))
 
     def active_ids(self) -> list[str]:
         """Ids of jobs that are not in a terminal state, oldest first."""
-        return sorted(cast("set[str]", self.redis.smembers(f"{PREFIX}jobs:active")))
+        return sorted(self.ids_in(*ACTIVE))
 
     def update(self, job_id: str, change: Callable[[JobRecord], None], *, token: str | None = None) -> JobRecord:
-        """Apply `change` to the record by compare-and-set, again on conflict.
+        """Apply `change` to the record by compare-and-set, again on conflict; it is in the artifact store, too, then.
 
         `change` alters the record in place and may be called several times. The status may only move along the table of
         `shared.state_machine`; a terminal record never changes.
@@ -128,127 +162,117 @@ class JobStore:
             Fenced: `token` is not the live one.
             IllegalTransition: `change` moved the status where it may not go.
         """
-        key = self._key(job_id)
         for _ in range(MAX_CONFLICTS):
             with cast("Any", self.redis.pipeline()) as pipeline:
-                pipeline.watch(key)
-                text = cast("str | None", pipeline.hget(key, "record"))
-                if text is None:
-                    raise JobNotFound(job_id)
-                record = JobRecord.model_validate_json(text)
+                pipeline.watch(job_key(job_id))
+                values = pipeline.hmget(job_key(job_id), FIELDS)
+                if values[0] is None:
+                    pipeline.reset()
+                    self.get(job_id)
+                    continue
+                before, record = _record(values), _record(values)
                 if token is not None and record.token != token:
                     raise Fenced(job_id)
-                before = record.status
                 change(record)
-                check_transition(before, record.status)
-                if before in TERMINAL:
-                    return JobRecord.model_validate_json(text)
-                self._stamp(record, before)
-                kept = record.status in TERMINAL and self._keep_terminal(record)
+                check_transition(before.status, record.status)
+                if before.status in TERMINAL or record == before:
+                    return before
+                _stamp(record, before.status)
                 try:
-                    self._write(pipeline, record)
+                    self._write(pipeline, record, before.status)
                 except WatchError:
                     continue
-            if record.status in TERMINAL and not kept:  # what a lost race left there
-                self.artifacts.write(_terminal_key(job_id), record.model_dump_json().encode())
-            if record.status != before:
-                self.append_event(
-                    job_id, "job", {"status": record.status, "reason": record.status_reason, "attempt": record.attempt}
-                )
+            self._publish(record, before)
             return record
         raise InternalError(f"the record of {job_id} changed {MAX_CONFLICTS} times while it was being written")
 
-    def set_progress(self, job_id: str, token: str, progress: Progress) -> bool:
-        """Show how far the running stage is; False when `token` is no longer the live one."""
-        return bool(self.redis.eval(SET_IF_TOKEN, 1, self._key(job_id), token, progress.model_dump_json()))
+    def keep_unkept(self, limit: int) -> int:
+        """Write to the artifact store what it could not take before; returns how many jobs that were."""
+        records = list(self.get_many(cast("list[str]", self.redis.zrange(UNKEPT, 0, limit - 1))))
+        for record in records:
+            self._keep(record)
+        return len(records)
 
-    def acquire_run(self, job_id: str, token: str, lease_s: int) -> bool:
-        """Become the job's one live run, or say that it still lives; False while another one does."""
-        return leases.acquire(self.redis, [self._run_key(job_id)], token, lease_s)
+    def owner(self, job_id: str) -> str | None:
+        """Token of the attempt that the job belongs to, alive or not; None when it belongs to none.
 
-    def acquire_keys(self, keys: list[str], token: str, lease_s: int) -> bool:
-        """Lease `gpu:...` and `stage:...` keys for a run; all of them or none."""
-        return leases.acquire(self.redis, [PREFIX + key for key in keys], token, lease_s)
-
-    def release_keys(self, keys: list[str], token: str) -> None:
-        """Give leased keys back."""
-        for key in keys:
-            leases.release(self.redis, PREFIX + key, token)
-
-    def release_run(self, job_id: str, token: str) -> None:
-        """Say that the run has ended."""
-        leases.release(self.redis, self._run_key(job_id), token)
-
-    def run_token(self, job_id: str) -> str | None:
-        """Token of the live run, if there is one."""
-        return cast("str | None", self.redis.get(self._run_key(job_id)))
-
-    def append_event(self, job_id: str, kind: str, data: dict[str, Any]) -> None:
-        """Add an event to the job's stream."""
-        fields: dict[Any, Any] = {"type": kind, "at": now().isoformat(), "data": json.dumps(data, default=str)}
-        self.redis.xadd(f"{PREFIX}events:{job_id}", fields, maxlen=EVENTS_KEPT, approximate=True)
-
-    def events(self, job_id: str, after: str = "-", limit: int = 1000) -> list[tuple[str, dict[str, Any]]]:
-        """Events after the id `after` (`-`: from the first), oldest first."""
-        start = after if after == "-" else f"({after}"
-        entries = cast(
-            "list[tuple[str, dict[str, str]]]", self.redis.xrange(f"{PREFIX}events:{job_id}", start, "+", limit)
-        )
-        return [(i, {"type": e["type"], "at": e["at"], "data": json.loads(e["data"])}) for i, e in entries]
+        Raises:
+            JobNotFound
+        """
+        token = cast("str | None", self.redis.hget(job_key(job_id), "token"))
+        return (self.get(job_id).token if token is None else token) or None
 
     def _insert(self, record: JobRecord) -> bool:
-        key = self._key(record.id)
+        key = job_key(record.id)
         with cast("Any", self.redis.pipeline()) as pipeline:
             pipeline.watch(key)
             if pipeline.exists(key):
                 return False
             pipeline.multi()
             pipeline.hset(key, mapping=_hash_fields(record))
+            if record.retried_as is not None:
+                pipeline.hset(key, "retried_as", record.retried_as)
             pipeline.zadd(f"{PREFIX}jobs", {record.id: record.created_at.timestamp()})
-            if record.status not in TERMINAL:
-                pipeline.sadd(f"{PREFIX}jobs:active", record.id)
+            if record.status in ACTIVE:
+                pipeline.sadd(_index(record.status), record.id)
             try:
                 pipeline.execute()
             except WatchError:
                 return False
         return True
 
-    def _write(self, pipeline: Any, record: JobRecord) -> None:
+    def _write(self, pipeline: Any, record: JobRecord, before: JobStatus) -> None:
         pipeline.multi()
-        pipeline.hset(self._key(record.id), mapping=_hash_fields(record))
-        if all(stage.status != "running" for stage in record.stages):
-            pipeline.hdel(self._key(record.id), "progress")
-        if record.status in TERMINAL:
-            pipeline.srem(f"{PREFIX}jobs:active", record.id)
+        pipeline.hset(job_key(record.id), mapping=_hash_fields(record))
+        if all(stage.status != StageStatus.RUNNING for stage in record.stages):
+            pipeline.hdel(job_key(record.id), "progress")
+        if record.status != before:
+            pipeline.srem(_index(before), record.id)
+            if record.status in ACTIVE:
+                pipeline.sadd(_index(record.status), record.id)
+        pipeline.zadd(UNKEPT, {record.id: record.version})
         pipeline.execute()
 
-    def _stamp(self, record: JobRecord, before: JobStatus) -> None:
-        record.version += 1
-        record.updated_at = max(now(), record.updated_at)
-        if record.status == JobStatus.RUNNING and record.started_at is None:
-            record.started_at = record.updated_at
-        if record.status in TERMINAL and before not in TERMINAL:
-            record.finished_at = record.updated_at
-            record.token = None
-
-    def _keep_terminal(self, record: JobRecord) -> bool:
-        """Add a terminal record to the artifact store. A job must end there too when the store is full or away: then
-        Redis alone knows of it."""
+    def _publish(self, record: JobRecord, before: JobRecord) -> None:
+        """Say elsewhere what is true since it was written. A Redis that goes away here takes nothing of that back."""
         try:
-            return self.artifacts.create(_terminal_key(record.id), record.model_dump_json().encode())
+            self._keep(record)
+            if (record.status, record.attempt) != (before.status, before.attempt):
+                self.append_event(record.id, "job", _change_event(record))
+        except RedisError as error:
+            log.warning("job %s: version %d was written, then Redis went away: %s", record.id, record.version, error)
+
+    def _keep(self, record: JobRecord) -> None:
+        """Write a version to the artifact store. A job must go on when the store is full or away, too: then Redis alone
+        knows of it until the reconciler has written it."""
+        try:
+            self.archive.keep(record)
+            self.redis.eval(KEPT, 1, UNKEPT, record.id, record.version)
         except ArtifactStoreError as error:
-            log.warning("job %s: its end was not kept in the artifact store: %s", record.id, error)
-            return True
-
-    def _key(self, job_id: str) -> str:
-        return f"{PREFIX}job:{job_id}"
-
-    def _run_key(self, job_id: str) -> str:
-        return f"{PREFIX}run:{job_id}"
+            log.warning("job %s: version %d is not in the artifact store yet: %s", record.id, record.version, error)
 
 
-def _terminal_key(job_id: str) -> str:
-    return f"jobs/{job_id}/terminal.json"
+def _index(status: JobStatus) -> str:
+    return f"{PREFIX}jobs:{status}"
+
+
+def _stamp(record: JobRecord, before: JobStatus) -> None:
+    record.version += 1
+    record.updated_at = max(now(), record.updated_at)
+    if record.status == JobStatus.RUNNING and record.started_at is None:
+        record.started_at = record.updated_at
+    if record.status in TERMINAL and before not in TERMINAL:
+        record.finished_at = record.updated_at
+        record.token = None
+
+
+def _change_event(record: JobRecord) -> dict[str, Any]:
+    return {
+        "status": record.status,
+        "reason": record.status_reason,
+        "message": record.status_message,
+        "attempt": record.attempt,
+    }
 
 
 def _hash_fields(record: JobRecord) -> dict[Any, Any]:
@@ -261,9 +285,13 @@ def _hash_fields(record: JobRecord) -> dict[Any, Any]:
     }
 
 
-def _with_progress(record: JobRecord, progress: str | None) -> JobRecord:
+def _record(values: list[str | None]) -> JobRecord:
+    """The record of a hash's `FIELDS`, with what changes beside it: the running stage's progress, and its retry."""
+    text, progress, retried_as = values
+    record = JobRecord.model_validate_json(text or "")
+    record.retried_as = retried_as
     if progress is not None:
         for stage in record.stages:
-            if stage.status == "running":
+            if stage.status == StageStatus.RUNNING:
                 stage.progress = Progress.model_validate_json(progress)
     return record

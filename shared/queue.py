@@ -1,5 +1,7 @@
 """The queue: RQ as transport. A message says only which job and which attempt; the record says everything else."""
 
+import contextlib
+
 from redis import Redis
 from rq import Queue
 from rq.exceptions import NoSuchJobError
@@ -20,10 +22,11 @@ class JobQueue:
         self.queue = Queue(QUEUE_NAME, connection=self.redis, serializer=JSONSerializer)
 
     def enqueue(self, job_id: str, attempt: int) -> None:
-        """Put an attempt in line. A second message for one attempt does no harm: its run finds the first one alive."""
+        """Put an attempt in line. A second message for one attempt does no harm: it finds the attempt taken."""
+        self.redis.lrem(self.queue.intermediate_queue_key, 0, message_id(job_id, attempt))  # of a worker that died
         self.queue.enqueue_call(
             ENTRY_POINT,
-            args=(job_id,),
+            args=(job_id, attempt),
             job_id=message_id(job_id, attempt),
             timeout=NO_LIMIT,
             result_ttl=FINISHED_TTL_S,
@@ -33,6 +36,10 @@ class JobQueue:
     def waiting(self) -> int:
         """How many messages stand in line."""
         return int(self.queue.count)
+
+    def jobs_in_line(self) -> set[str]:
+        """Ids of all jobs that have a message in the line itself."""
+        return {message.rsplit("-", 1)[0] for message in self.queue.get_job_ids()}
 
     def is_waiting(self, job_id: str, attempt: int) -> bool:
         """Tell whether the attempt stands in the line itself (whatever RQ believes of its status)."""
@@ -45,10 +52,11 @@ class JobQueue:
 
     def remove(self, job_id: str, attempt: int) -> None:
         """Take an attempt out of the line, if it is there."""
-        try:
-            Job.fetch(message_id(job_id, attempt), connection=self.redis, serializer=JSONSerializer).delete()
-        except NoSuchJobError:
-            self.redis.lrem(self.queue.key, 0, message_id(job_id, attempt))
+        message = message_id(job_id, attempt)
+        with contextlib.suppress(NoSuchJobError):
+            Job.fetch(message, connection=self.redis, serializer=JSONSerializer).delete()
+        for line in (self.queue.key, self.queue.intermediate_queue_key):
+            self.redis.lrem(line, 0, message)
 
 
 def message_id(job_id: str, attempt: int) -> str:

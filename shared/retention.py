@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from shared.artifact_store import STAGING
 from shared.errors import ArtifactStoreError
 from shared.ids import is_id, new_id
-from shared.job_store import PREFIX, JobStore
+from shared.job_store import JobStore
+from shared.live_jobs import PREFIX
 from shared.manifests import set_aside_manifests
 from shared.references import EXPIRING, MANIFEST, References, read_references
 from shared.schemas.retention import Kind, Leftover, RetentionReport

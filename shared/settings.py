@@ -54,7 +54,8 @@ class Settings(BaseSettings):
     max_queued_jobs: int = Field(10000, ge=1, description="Jobs that may wait; more are refused.")
     max_attempts: int = Field(5, ge=1, description="Attempts at a job whose worker is lost.")
     retention_days: float = Field(30.0, ge=0, description="Days that outputs are kept which nothing refers to.")
-    run_lease_s: int = Field(30, ge=3, description="Seconds after which a silent run counts as lost.")
+    retry_wait_s: float = Field(15.0, ge=0, description="First wait before a failed job is tried again by itself.")
+    run_lease_s: int = Field(20, ge=3, description="Seconds after which a silent run counts as lost.")
     stop_grace_s: int = Field(60, ge=1, description="Seconds between SIGTERM and SIGKILL for a stage.")
     reconcile_interval_s: float = Field(5.0, gt=0, description="Seconds between two looks of the reconciler.")
 

@@ -112,9 +112,9 @@ class EyrieClient:
         """A job as it is now."""
         return self._get(_job(job_id))
 
-    def cancel_job(self, job_id: str) -> JsonObject:
-        """Cancel a job; the job as it is then."""
-        return self._object("POST", f"{_job(job_id)}/cancel", repeat=True)
+    def ask(self, job_id: str, action: str) -> JsonObject:
+        """Pause, resume, cancel or retry a job; the job as it is then (for `retry`: the new one)."""
+        return self._object("POST", f"{_job(job_id)}/{action}", repeat=True)
 
     def list_events(self, job_id: str, after: str | None = None, limit: int = PAGE) -> list[JsonObject]:
         """The `limit` events that follow the event `after`, oldest first."""

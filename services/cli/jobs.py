@@ -1,4 +1,4 @@
-"""Commands for jobs: submit, list, show, watch, cancel, logs, download."""
+"""Commands for jobs: submit, list, show, watch, pause, resume, cancel, retry, logs, download."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -103,14 +103,37 @@ def watch(job: JobId, url: UrlOption = DEFAULT_URL, output: OutputOption = Outpu
         _follow(client, job, output)
 
 
+def pause(job: JobId, url: UrlOption = DEFAULT_URL, output: OutputOption = Output.TEXT) -> None:
+    """Pause a job: what runs saves what it has, and `eyrie resume` goes on from there."""
+    _ask(job, "pause", url, output)
+
+
+def resume(job: JobId, url: UrlOption = DEFAULT_URL, output: OutputOption = Output.TEXT) -> None:
+    """Put a paused job back in line."""
+    _ask(job, "resume", url, output)
+
+
 def cancel(job: JobId, url: UrlOption = DEFAULT_URL, output: OutputOption = Output.TEXT) -> None:
     """Cancel a job."""
+    _ask(job, "cancel", url, output)
+
+
+def retry(
+    job: JobId,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow the new job to its end.")] = False,
+    url: UrlOption = DEFAULT_URL,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Do a failed or cancelled job again, as a new job that takes over what is finished."""
     with EyrieClient(url) as client:
-        found = client.cancel_job(job)
-    if output == Output.JSON:
-        print_json(found)
-    else:
-        console().print(f"{found['id']} {found['status']}", markup=False)
+        again = client.ask(job, "retry")
+        if watch:
+            _follow(client, again["id"], output)
+        elif output == Output.JSON:
+            print_json(again)
+        else:
+            text = f"{again['id']} {again['status']}, again for {job}; follow it with: eyrie watch {again['id']}"
+            console().print(text, markup=False, soft_wrap=True)
 
 
 def logs(
@@ -145,6 +168,15 @@ def download(
             return
         files = _download_shown(client, draft, folder)
     console().print(f"{draft}: {len(files)} files in {folder}", markup=False)
+
+
+def _ask(job: str, action: str, url: str, output: Output) -> None:
+    with EyrieClient(url) as client:
+        found = client.ask(job, action)
+    if output == Output.JSON:
+        print_json(found)
+    else:
+        console().print(f"{found['id']} {found['status']}", markup=False)
 
 
 def _download_shown(client: EyrieClient, draft: str, folder: Path) -> list[Path]:

@@ -22,6 +22,7 @@ from services.gateway.fleet_verifier import FleetVerifier
 from services.gateway.idempotency import IdempotencyKeys
 from services.gateway.inspection.runs import Inspections
 from services.gateway.problems import ProblemDocument
+from services.gateway.rebuild import Rebuilder
 from services.gateway.reconciler import Reconciler
 from services.gateway.routers import (
     artifacts,
@@ -72,12 +73,14 @@ def connect(settings: Settings) -> Backend:
     """Clients of Redis and the store. Nothing is asked of them yet: a gateway starts without Redis, too."""
     store = LocalArtifactStore(settings.store_root)
     redis = _redis(settings.redis_url, text=True)
+    jobs, queue = JobStore(redis, store), JobQueue(settings.redis_url, _redis(settings.redis_url, text=False))
     return Backend(
         settings=settings,
         artifacts=store,
-        jobs=JobStore(redis, store),
-        queue=JobQueue(settings.redis_url, _redis(settings.redis_url, text=False)),
-        idempotency=IdempotencyKeys(redis),
+        jobs=jobs,
+        queue=queue,
+        idempotency=IdempotencyKeys(redis, store),
+        rebuilder=Rebuilder(jobs, queue),
         verifier=FleetVerifier(settings.verifier_url),
         inspections=Inspections(store, redis),
     )

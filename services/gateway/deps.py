@@ -8,7 +8,8 @@ from fastapi import Depends, Path, Query, Request
 from services.gateway.fleet_verifier import FleetVerifier
 from services.gateway.idempotency import IdempotencyKeys
 from services.gateway.inspection.runs import Inspections
-from services.gateway.problems import Problem, not_found
+from services.gateway.problems import not_found
+from services.gateway.rebuild import Rebuilder
 from shared.artifact_store import LocalArtifactStore
 from shared.ids import is_id
 from shared.job_store import JobNotFound, JobStore
@@ -28,6 +29,7 @@ class Backend:
     idempotency: IdempotencyKeys
     verifier: FleetVerifier
     inspections: Inspections
+    rebuilder: Rebuilder
 
 
 def get_backend(request: Request) -> Backend:
@@ -43,16 +45,13 @@ def get_job(job_id: Annotated[str, Path(max_length=64, description="Id of a job.
     """The record of the job in the path.
 
     Raises:
-        Problem: 404 where there is none; 503 while a record that Redis lost is being rebuilt.
+        Problem: 404 where there is none.
     """
     if not is_id(job_id, "job"):
         raise not_found("job", job_id)
     try:
         return backend.jobs.get(job_id)
     except JobNotFound:
-        if backend.artifacts.exists(f"jobs/{job_id}/job.json"):
-            detail = "the record of this job is being rebuilt from the artifact store; ask again"
-            raise Problem(503, detail, headers={"Retry-After": "2"}) from None
         raise not_found("job", job_id) from None
 
 

@@ -1,5 +1,6 @@
 """Takes a job in: one document, checked, becomes one record and one message, however often it is sent."""
 
+from collections.abc import Callable
 from typing import Any
 
 from services.gateway.deps import Backend
@@ -7,9 +8,10 @@ from services.gateway.problems import Problem
 from shared.ids import new_id
 from shared.job_store import JobNotFound
 from shared.presets import resolve
-from shared.schemas.job import JobRecord
+from shared.schemas.job import JobRecord, UserAction
 from shared.schemas.manifest import canonical_digest
 from shared.schemas.spec import JobSpec
+from shared.state_machine import ACTIONS, after_action
 from shared.submission import check_submission
 
 
@@ -27,7 +29,8 @@ def admit(backend: Backend, document: dict[str, Any], key: str | None) -> tuple[
     spec = resolve(document)
     if key is None:
         return _create(backend, spec, new_id("job")), True
-    state, job_id = backend.idempotency.claim(key, canonical_digest(document), new_id("job"))
+    body = canonical_digest(document)
+    state, job_id = backend.idempotency.claim(key, body, new_id("job"))
     if state == "conflict":
         raise Problem(
             422,
@@ -39,38 +42,74 @@ def admit(backend: Backend, document: dict[str, Any], key: str | None) -> tuple[
             409,
             "the first request with this idempotency key is still under way; ask again",
             errors=[_key_field("its first request is still under way")],
-            headers={"Retry-After": "1"},
+            headers={"Retry-After": "1", "x-should-retry": "false"},
         )
     if state == "done":
         return backend.jobs.get(job_id), False
-    return _create_once(backend, spec, key, job_id)
+    return _create_once(backend, spec, key, body, job_id)
 
 
-def _create_once(backend: Backend, spec: JobSpec, key: str, job_id: str) -> tuple[JobRecord, bool]:
+def retry(backend: Backend, record: JobRecord) -> tuple[JobRecord, bool]:
+    """Make the job that does a failed or cancelled one again, or find the one that does already.
+
+    Returns:
+        Its record, and whether it was made by this call.
+
+    Raises:
+        ActionRefused: the job has not failed, and was not cancelled.
+        Problem: 409 when the job that does it again has ended badly, too; 429 when too many jobs wait.
+        UserError: what the document names is not there any more.
+    """
+    after_action(UserAction.RETRY, record.status, record.requested)
+    retry_id = backend.jobs.archive.link_retry(record.id, new_id("job"))
+    try:
+        again = backend.jobs.get(retry_id)
+    except JobNotFound:
+        return _create(backend, record.spec, retry_id, retry_of=record.id), True
+    if again.status in ACTIONS[UserAction.RETRY]:
+        raise Problem(409, f"the job was tried again as {again.id}, which is {again.status}: retry that one")
+    return again, False
+
+
+def _create_once(backend: Backend, spec: JobSpec, key: str, body: str, job_id: str) -> tuple[JobRecord, bool]:
     try:
         record, made = backend.jobs.get(job_id), False  # a gateway died after it had made it
     except JobNotFound:
         try:
-            record, made = _create(backend, spec, job_id), True
+            record = _create(backend, spec, job_id, keep=lambda: backend.idempotency.keep(key, body, job_id))
+            made = True
         except BaseException:
-            if not backend.artifacts.exists(f"jobs/{job_id}/job.json"):
+            if not backend.jobs.archive.has(job_id):
                 backend.idempotency.free(key)
             raise
     backend.idempotency.settle(key)
     return record, made
 
 
-def _create(backend: Backend, spec: JobSpec, job_id: str) -> JobRecord:
+def _create(
+    backend: Backend,
+    spec: JobSpec,
+    job_id: str,
+    *,
+    retry_of: str | None = None,
+    keep: Callable[[], object] = lambda: None,
+) -> JobRecord:
+    """Make a job; `keep` is called when nothing speaks against it any more."""
     checked = check_submission(spec, backend.artifacts, backend.settings.verifier_url)
     backend.verifier.check(spec)
     most = backend.settings.max_queued_jobs
-    if backend.queue.waiting() >= most:
+    if not backend.jobs.reserve(job_id, most):
         raise Problem(
             429,
             f"{most} jobs are waiting already; try again when some have started, or add workers",
             headers={"Retry-After": "30"},
         )
-    record = backend.jobs.create(checked, job_id)
+    try:
+        keep()
+        record = backend.jobs.create(checked, job_id, retry_of)
+    except BaseException:
+        backend.jobs.give_place_back(job_id)
+        raise
     backend.queue.enqueue(record.id, record.attempt)
     return record
 

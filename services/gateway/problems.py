@@ -18,6 +18,7 @@ from starlette.routing import Match
 
 from shared.errors import ArtifactStoreError, CapacityError, EyrieError, UserError
 from shared.presets import pointer_errors
+from shared.state_machine import ActionRefused
 from shared.submission import SubmissionError
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class ProblemField(BaseModel):
 
     pointer: str = Field(description="JSON pointer (RFC 6901) into the part of the request that `source` names.")
     message: str
-    source: str = Field("body", description="body, query, path or header.")
+    source: str = Field("body", description="body, query, path, header, or job (its record).")
 
 
 class ProblemDocument(BaseModel):
@@ -81,6 +82,7 @@ def install(app: FastAPI) -> None:
     """Give every kind of error its answer."""
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(EyrieError, _on_eyrie_error)
+    app.add_exception_handler(ActionRefused, _on_refused_action)
     app.add_exception_handler(ValidationError, _on_invalid_document)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_exception)
@@ -109,6 +111,11 @@ def answer(
 async def _on_problem(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Problem)
     return answer(error.status, error.detail, error.errors, error.headers)
+
+
+async def _on_refused_action(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ActionRefused)
+    return answer(409, str(error), [{"source": "job", "pointer": "/status", "message": error.current.value}])
 
 
 async def _on_eyrie_error(_: Request, error: Exception) -> JSONResponse:

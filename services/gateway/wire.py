@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 from shared.errors import StatusReason
 from shared.schemas.job import (
     DONE_STAGES,
+    AttemptRecord,
     ErrorDetail,
     JobRecord,
     JobStatus,
@@ -16,6 +17,7 @@ from shared.schemas.job import (
     Stage,
     StageRecord,
     StageStatus,
+    UserAction,
     now,
 )
 from shared.schemas.registry import DatasetRecord, DraftRecord
@@ -84,6 +86,10 @@ class Durations(BaseModel):
     total_s: float
 
 
+class AttemptView(AttemptRecord):
+    """One attempt at a job as the API shows it."""
+
+
 class JobView(BaseModel):
     """A job as the API shows it."""
 
@@ -93,7 +99,10 @@ class JobView(BaseModel):
     preset: str
     status: JobStatus
     status_reason: StatusReasonView | None
-    attempt: int
+    attempt: int = Field(description="Number of the attempt that runs, or comes next.")
+    attempts: list[AttemptView] = Field(description="The latest attempts, oldest first, and what ended them.")
+    retry_of: str | None = Field(description="The failed or cancelled job that this one does again.")
+    retried_as: str | None = Field(description="The job that does this one again.")
     progress: JobProgress
     queue: QueueView
     stages: list[StageView]
@@ -165,6 +174,9 @@ def job_view(record: JobRecord, position: int | None = None) -> JobView:
         status=record.status,
         status_reason=StatusReasonView(code=reason, message=record.status_message) if reason else None,
         attempt=record.attempt,
+        attempts=[AttemptView.model_validate(attempt.model_dump()) for attempt in record.attempts],
+        retry_of=record.retry_of,
+        retried_as=record.retried_as,
         progress=_progress(record),
         queue=QueueView(position=position if record.status == JobStatus.QUEUED else None),
         stages=[_stage_view(stage) for stage in record.stages],
@@ -206,12 +218,13 @@ def _progress(record: JobRecord) -> JobProgress:
 
 
 def _stage_fraction(stage: StageRecord) -> float:
+    """What was reached counts, also while the stage waits for another attempt."""
     if stage.status in DONE_STAGES:
         return 1.0
     progress = stage.progress
-    if stage.status != StageStatus.RUNNING or progress is None or progress.total <= 0:
+    if progress is None or progress.total <= 0:
         return 0.0
-    return min(progress.done / progress.total, 1.0)
+    return max(progress.fraction, min(progress.done / progress.total, 1.0))
 
 
 def _durations(record: JobRecord) -> Durations:
@@ -232,6 +245,7 @@ def _seconds(start: datetime, end: datetime) -> float:
 
 def _job_links(record: JobRecord) -> dict[str, str]:
     base = f"/v1/jobs/{record.id}"
-    links = {"self": base, "cancel": f"{base}/cancel", "events": f"{base}/events"}
+    links = {"self": base, "events": f"{base}/events"}
+    links |= {action.value: f"{base}/{action}" for action in UserAction}
     links |= {"logs": f"{base}/logs", "artifacts": f"{base}/artifacts", "rows": f"{base}/rows"}
     return links | ({"draft": f"/v1/drafts/{record.draft}"} if record.draft else {})

@@ -4,6 +4,7 @@ Run it with `python -m services.worker`. Its process imports no torch; stages do
 the running stage save what it has, hands the job to another worker, and ends this one.
 """
 
+import contextlib
 import importlib.metadata
 import logging
 import os
@@ -11,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from types import FrameType
 from typing import Any
 
@@ -18,6 +20,7 @@ from redis import Redis
 from redis.client import Pipeline
 from redis.exceptions import RedisError
 from rq import Queue, Worker
+from rq.executions import Execution
 from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 
@@ -37,6 +40,7 @@ WORKER_TTL_S = 45
 MAINTENANCE_INTERVAL_S = 30
 BAD_INPUT = 2
 VERSION = importlib.metadata.version("eyrie")
+REDIS_RETRY_S = 1.0
 REDIS_TIMEOUT_S = 10.0  # a Redis that hangs must not hang the run
 
 
@@ -58,9 +62,10 @@ class Message(Job):
 
 
 class JobWorker(Worker):
-    """RQ's worker, that passes SIGTERM on to the running job and has a place in the fleet."""
+    """RQ's worker with a place in the fleet. It passes SIGTERM on to its job, and keeps it while Redis is away."""
 
     station: Station
+    told_to_stop = False
 
     @property
     def dequeue_timeout(self) -> int:
@@ -80,12 +85,29 @@ class JobWorker(Worker):
                 self.station.end()
 
     def handle_warm_shutdown_request(self) -> None:
+        self.told_to_stop = True
         super().handle_warm_shutdown_request()  # type: ignore[no-untyped-call]
         if self.horse_pid:
             os.kill(self.horse_pid, signal.SIGTERM)
 
+    def maintain_heartbeats(self, job: Job, execution: Execution) -> None:
+        """Keep RQ's own books alive; the run needs none of them, and goes on while Redis is away."""
+        try:
+            super().maintain_heartbeats(job, execution)
+        except RedisError as error:
+            log.warning("Redis does not answer, the job goes on: %s", error)
 
-def run_job(job_id: str) -> None:
+    def close(self) -> None:
+        """Wait for a job that RQ has turned its back on, and end the thread that listens to RQ's commands."""
+        if self.horse_pid:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.horse_pid, 0)
+        if not self.told_to_stop:
+            with contextlib.suppress(RedisError):
+                self.unsubscribe()  # type: ignore[no-untyped-call]
+
+
+def run_job(job_id: str, attempt: int) -> None:
     """What the queue calls, in the work horse: one attempt at a job."""
     settings = get_settings()
     stopping = threading.Event()
@@ -98,13 +120,13 @@ def run_job(job_id: str) -> None:
     jobs = _job_store(settings)
     control = RunControl(jobs, job_id, new_id("run"), settings.run_lease_s, stopping)
     try:
-        JobRun(jobs, JobQueue(settings.redis_url), settings, control, socket.gethostname()).run()
+        JobRun(jobs, _queue(settings), settings, control, attempt, socket.gethostname()).run()
     except JobNotFound:
         log.warning("job %s: there is no such record; its message is dropped", job_id)
 
 
 def main() -> int:
-    """Work until told to stop."""
+    """Work until told to stop; a Redis that goes away is waited for."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
     settings = get_settings()
     queue = JobQueue(settings.redis_url)
@@ -113,33 +135,58 @@ def main() -> int:
     except RedisError as error:
         print(f"worker: Redis does not answer at {_without_password(settings.redis_url)}: {error}", file=sys.stderr)
         return 1
-    worker = JobWorker(
-        [queue.queue],
-        connection=queue.redis,
-        job_class=Message,
-        serializer=JSONSerializer,
-        worker_ttl=WORKER_TTL_S,
-        maintenance_interval=MAINTENANCE_INTERVAL_S,
-        job_monitoring_interval=BEAT_S,
-    )
     try:
-        worker.station = Station(worker.name, VERSION, _job_store(settings), settings)
+        while not _work(queue, settings):
+            log.warning("Redis went away; waiting for it")
+            time.sleep(REDIS_RETRY_S)
     except EyrieError as error:
         print(f"worker: {error}", file=sys.stderr)
         return BAD_INPUT
+    return 0
+
+
+def _work(queue: JobQueue, settings: Settings) -> bool:
+    """Work on what comes; True when told to stop, False when Redis went away (and no job runs here any more).
+
+    Raises:
+        EyrieError: the settings name what is not there.
+    """
+    try:
+        worker = JobWorker(
+            [queue.queue],
+            connection=queue.redis,
+            job_class=Message,
+            serializer=JSONSerializer,
+            worker_ttl=WORKER_TTL_S,
+            maintenance_interval=MAINTENANCE_INTERVAL_S,
+            job_monitoring_interval=BEAT_S,
+        )
+    except RedisError as error:
+        log.warning("Redis does not answer: %s", error)
+        return False
+    worker.station = Station(worker.name, VERSION, _job_store(settings), settings)
     os.environ |= {
         STORE_VARIABLE: str(settings.store_root.absolute()),
         WORKER_VARIABLE: worker.name,
         PARENT_VARIABLE: str(os.getpid()),  # of the work horses
     }
-    worker.work(logging_level="WARNING")
+    try:
+        worker.work(logging_level="WARNING")
+    except RedisError as error:
+        log.warning("Redis does not answer: %s", error)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # RQ's handler would speak for a worker that works no more
+    worker.close()
     worker.station.sign_off()
-    return 0
+    return worker.told_to_stop
 
 
 def _job_store(settings: Settings) -> JobStore:
     redis = Redis.from_url(settings.redis_url, decode_responses=True, socket_timeout=REDIS_TIMEOUT_S)
     return JobStore(redis, LocalArtifactStore(settings.store_root))
+
+
+def _queue(settings: Settings) -> JobQueue:
+    return JobQueue(settings.redis_url, Redis.from_url(settings.redis_url, socket_timeout=REDIS_TIMEOUT_S))
 
 
 def _without_password(url: str) -> str:

@@ -1,8 +1,10 @@
 """One attempt at a job: its stages in order, and every way out of it written into the record."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from redis.exceptions import RedisError
@@ -15,7 +17,8 @@ from services.worker.stage_attempt import StageAttempt, StageFailed
 from services.worker.stage_inputs import StageInputs
 from services.worker.supervision import end_tree
 from services.worker.verifier_session import VerifierSession
-from shared.errors import ArtifactStoreError, EyrieError, InternalError, StatusReason
+from shared import attempts
+from shared.errors import ArtifactStoreError, EyrieError, InternalError
 from shared.job_store import Fenced, JobNotFound, JobStore
 from shared.queue import JobQueue
 from shared.schemas.job import DONE_STAGES, ErrorDetail, JobRecord, JobStatus, Stage, StageStatus, now
@@ -24,7 +27,6 @@ from shared.settings import Settings
 from shared.stage_counts import count_items
 
 log = logging.getLogger(__name__)
-STOPPING = frozenset({JobStatus.CANCELLING, JobStatus.PAUSING})
 NEEDS_VERIFIER = frozenset({Stage.GENERATE, Stage.CAPTURE})
 REDIS_RETRY_S = 1.0
 LEFTOVER_GRACE_S = 5.0
@@ -36,8 +38,11 @@ T = TypeVar("T")
 class JobRun:
     """Takes a job from where it stands to a terminal state, or as far as somebody lets it."""
 
-    def __init__(self, jobs: JobStore, queue: JobQueue, settings: Settings, control: RunControl, worker: str) -> None:
-        self.jobs, self.queue, self.settings, self.control, self.worker = jobs, queue, settings, control, worker
+    def __init__(
+        self, jobs: JobStore, queue: JobQueue, settings: Settings, control: RunControl, attempt: int, worker: str
+    ) -> None:
+        self.jobs, self.queue, self.settings, self.control = jobs, queue, settings, control
+        self.attempt, self.worker = attempt, worker
         self.job_id, self.token = control.job_id, control.token
         self.gpus = LocalGpus(settings.gpus, GpuLocks(settings.gpu_lock_folder, jobs.artifacts.root))
 
@@ -48,9 +53,12 @@ class JobRun:
             self._run_to_the_end()
         except Fenced:
             log.warning("job %s: another attempt has taken over; this one changes nothing", self.job_id)
+        except _GaveUp as error:
+            log.warning("job %s: left to the reconciler: %s", self.job_id, error)
         finally:
             end_tree(self.token, None, LEFTOVER_GRACE_S)
-            self._insist(self._release)
+            with contextlib.suppress(_GaveUp):
+                self._insist(self._release)
             self._sweep_exchange()
 
     def _run_to_the_end(self) -> None:
@@ -59,16 +67,16 @@ class JobRun:
             if record is not None:
                 self.control.end_strays()
                 self._run_stages(record)
-                self._succeed()
+                self._update(attempts.succeed)
         except (CancelRequested, PauseRequested):
-            self._update(_stop)
+            self._update(attempts.settle)
         except WorkerStopping:
-            self._hand_over()
+            self._follow(self._update(attempts.hand_over))
         except StageFailed as failure:
             self._fail(failure.detail)
         except EyrieError as error:
             self._fail(ErrorDetail.from_error(error))
-        except (Fenced, JobNotFound):
+        except (Fenced, JobNotFound, _GaveUp):
             raise
         except OSError as error:
             log.exception("job %s: a file could not be written or read", self.job_id)
@@ -81,16 +89,14 @@ class JobRun:
         if not self._insist(lambda: self.jobs.acquire_run(self.job_id, self.token, self.settings.run_lease_s)):
             return None
 
-        def start(record: JobRecord) -> None:
-            if record.status in STOPPING:
-                _stop(record)
-            elif record.status in (JobStatus.QUEUED, JobStatus.RUNNING):
-                record.status = JobStatus.RUNNING
-                record.token, record.worker = self.token, self.worker
-                record.status_reason, record.status_message = None, ""
+        def begin(record: JobRecord) -> None:
+            attempts.begin(record, self.attempt, self.token, self.worker)
 
-        record = self._insist(lambda: self.jobs.update(self.job_id, start))
-        return record if record.token == self.token else None
+        try:
+            return self._insist(lambda: self.jobs.update(self.job_id, begin))
+        except attempts.NotThisAttempt:
+            log.info("job %s: attempt %d is taken or over; its message is dropped", self.job_id, self.attempt)
+            return None
 
     def _run_stages(self, record: JobRecord) -> None:
         inputs = StageInputs(record.spec, self.jobs.artifacts)
@@ -109,13 +115,10 @@ class JobRun:
                 try:
                     if attempt.finished() is not None:  # an equal job was faster
                         continue
-                    attempt.set_aside_damaged()
-                    number = self._record_started(stage, attempt.key)
-                    manifest = attempt.run(number, session if stage in NEEDS_VERIFIER else None)
-                    self._insist(self._check_fence)
-                    manifest = attempt.commit(manifest)
-                    self._record_done(attempt, manifest, StageStatus.SUCCEEDED)
-                    return manifest
+                    return self._run_stage(attempt, session if stage in NEEDS_VERIFIER else None)
+                except StageFailed:
+                    if attempt.finished() is None:  # else an equal job was first, and took our files away
+                        raise
                 finally:
                     self.control.release([attempt.lease])
             self.control.wait(EQUAL_JOB_POLL_S)
@@ -132,8 +135,19 @@ class JobRun:
         self._record_done(attempt, manifest, StageStatus.REUSED)
         return attempt.finished()
 
+    def _run_stage(self, attempt: StageAttempt, session: VerifierSession | None) -> Manifest:
+        attempt.set_aside_damaged()
+        number = self._record_started(attempt.stage, attempt.key)
+        manifest = attempt.run(number, session)
+        self._insist(self._check_fence)
+        manifest = attempt.commit(manifest)
+        self._record_done(attempt, manifest, StageStatus.SUCCEEDED)
+        if manifest.token == self.token and self.control.hold([attempt.lease]):  # nobody else works on this stage
+            attempt.discard_others()
+        return manifest
+
     def _check_fence(self) -> None:
-        if self.jobs.get(self.job_id).token != self.token:
+        if self.jobs.owner(self.job_id) != self.token:
             raise Fenced(self.job_id)
 
     def _record_started(self, stage: Stage, key: str) -> int:
@@ -148,6 +162,7 @@ class JobRun:
 
     def _record_done(self, attempt: StageAttempt, manifest: Manifest, status: StageStatus) -> None:
         stage = manifest.stage
+        self._insist(self._check_fence)
         draft = attempt.register_draft(manifest) if stage == Stage.PUBLISH else None
 
         def change(record: JobRecord) -> None:
@@ -156,6 +171,7 @@ class JobRun:
             entry.summary, entry.seconds = manifest.summary, manifest.seconds
             entry.started_at = entry.started_at or now()
             entry.finished_at = max(now(), entry.started_at)  # a clock may have been set back
+            attempts.stand_still(entry)
             record.draft = draft or record.draft
 
         self._update(change)
@@ -163,52 +179,39 @@ class JobRun:
             self._insist(lambda: count_items(self.jobs.redis, manifest))
         self._event(stage, status)
 
-    def _succeed(self) -> None:
-        def change(record: JobRecord) -> None:
-            if record.status == JobStatus.CANCELLING:
-                _stop(record)
-                return
-            record.status, record.status_reason = JobStatus.SUCCEEDED, None
-
-        self._update(change)
-
     def _fail(self, detail: ErrorDetail) -> None:
-        def change(record: JobRecord) -> None:
-            if record.status == JobStatus.CANCELLING:
-                _stop(record)
-                return
-            record.status, record.status_reason = JobStatus.FAILED, detail.reason
-            record.status_message, record.error = detail.message, detail
-            _close_stages(record, StageStatus.FAILED)
+        self._follow(self._update(partial(attempts.fail, detail=detail, settings=self.settings)))
 
-        self._update(change)
-
-    def _hand_over(self) -> None:
-        def change(record: JobRecord) -> None:
-            if record.status in STOPPING:
-                _stop(record)
-                return
-            record.attempt += 1
-            record.token = None
-            record.status_reason = StatusReason.WORKER_LOST
-            record.status_message = "the worker was stopped; another one goes on"
-            _close_stages(record, StageStatus.PENDING)
-
-        record = self._update(change)
+    def _follow(self, record: JobRecord) -> None:
+        """Put the next attempt in line, if one follows this one."""
+        if record.status != JobStatus.RUNNING:
+            return
         self._insist(self._release)
-        if record.status == JobStatus.RUNNING:
+        if record.retry_after_s is None:
             self._insist(lambda: self.queue.enqueue(self.job_id, record.attempt))
+        else:  # the reconciler puts it in line when the time has passed
+            wait_s = record.retry_after_s
+            self._insist(lambda: self.jobs.back_off(self.job_id, wait_s))
 
     def _update(self, change: Callable[[JobRecord], None]) -> JobRecord:
         return self._insist(lambda: self.jobs.update(self.job_id, change, token=self.token))
 
     def _insist(self, action: Callable[[], T]) -> T:
-        """Do it, waiting for a Redis that is away; what was computed is not lost for that."""
+        """Do it, waiting for a Redis that is away; what was computed is not lost for that.
+
+        Raises:
+            _GaveUp: the worker is told to stop, and Redis has stayed away for its grace.
+        """
+        stopping_since: float | None = None
         while True:
             try:
                 return action()
             except RedisError as error:
                 log.warning("job %s: Redis does not answer, waiting: %s", self.job_id, error)
+                if self.control.stopping.is_set():
+                    stopping_since = stopping_since or time.monotonic()
+                    if time.monotonic() - stopping_since > self.settings.stop_grace_s:
+                        raise _GaveUp(str(error)) from error
                 time.sleep(REDIS_RETRY_S)
 
     def _release(self) -> None:
@@ -218,25 +221,19 @@ class JobRun:
     def _sweep_exchange(self) -> None:
         """Clear away hidden states of runs that have ended, this one and those that were killed."""
         try:
-            sweep_dead_runs(self.settings.exchange_root.absolute(), self.jobs.run_token)
+            sweep_dead_runs(self.settings.exchange_root.absolute(), self._owner)
         except (RedisError, OSError) as error:
             log.warning("job %s: the exchange folder was not swept: %s", self.job_id, error)
 
+    def _owner(self, job_id: str) -> str | None:
+        with contextlib.suppress(JobNotFound):
+            return self.jobs.owner(job_id)
+        return None
+
     def _event(self, stage: Stage, status: StageStatus) -> None:
-        self._insist(lambda: self.jobs.append_event(self.job_id, "stage", {"stage": stage, "status": status}))
+        data = {"stage": stage, "status": status, "attempt": self.attempt}
+        self._insist(lambda: self.jobs.append_event(self.job_id, "stage", data, token=self.token))
 
 
-def _stop(record: JobRecord) -> None:
-    """Bring a record that somebody is stopping to where it was to go."""
-    cancelled = record.status == JobStatus.CANCELLING
-    record.status = JobStatus.CANCELLED if cancelled else JobStatus.PAUSED
-    record.status_reason, record.token = StatusReason.STOPPED_BY_USER, None
-    _close_stages(record, StageStatus.CANCELLED if cancelled else StageStatus.PENDING)
-
-
-def _close_stages(record: JobRecord, status: StageStatus) -> None:
-    for stage in record.stages:
-        if stage.status == StageStatus.RUNNING:
-            stage.status, stage.finished_at = status, now()
-            if stage.started_at is not None:
-                stage.seconds = max(0.0, (stage.finished_at - stage.started_at).total_seconds())
+class _GaveUp(Exception):
+    """Redis stays away, and this worker may wait no longer."""

@@ -141,7 +141,7 @@ class RunControl:
     def say(self, kind: str, message: str, stage: str) -> None:
         """Tell people who watch the job something; not worth stopping for when Redis is away."""
         try:
-            self.jobs.append_event(self.job_id, kind, {"stage": stage, "message": message})
+            self.jobs.append_event(self.job_id, kind, {"stage": stage, "message": message}, token=self.token)
         except RedisError as error:
             log.warning("job %s: %s, said to nobody: %s", self.job_id, message, error)
 

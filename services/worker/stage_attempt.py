@@ -101,10 +101,12 @@ class StageAttempt:
             document.gpus = grant.real()
             folder = self.store.folder(self.folder_key)
             log_path = logs / f"{self.stage}-{number}.log"
-            grace_s = self.settings.stop_grace_s
+            grace_s, reached = self.settings.stop_grace_s, self.record.stage(self.stage).progress
             try:
                 with StoreWatch(self.store, self.settings, self.stage) as watch:
-                    supervisor = StageSupervisor(document, folder, log_path, self.control, grace_s, watch.check)
+                    supervisor = StageSupervisor(
+                        document, folder, log_path, self.control, grace_s, watch.check, reached
+                    )
                     result = supervisor.run(self._clock(), grant)
             except Exception:
                 self.store.delete(f"{self.folder_key}/out")
@@ -133,7 +135,6 @@ class StageAttempt:
         """Publish the stage's files, unless another attempt was first: then its manifest holds and ours are removed."""
         if self.store.create(self.manifest_key, manifest.model_dump_json(indent=1).encode()):
             self.store.delete(f"{self.folder_key}/work")
-            self._delete_other_attempts()
             return manifest
         self.store.delete(self.folder_key)
         return Manifest.model_validate_json(self.store.read(self.manifest_key))
@@ -161,7 +162,8 @@ class StageAttempt:
                 self.store.write(key, content)
         return draft_id
 
-    def _delete_other_attempts(self) -> None:
+    def discard_others(self) -> None:
+        """Remove what other attempts at the finished stage left; to be called while the stage is leased."""
         for token in self.store.list(f"{self.prefix}/attempts"):
             if token != self.control.token:
                 with contextlib.suppress(ArtifactStoreError):  # one that was fenced may still be writing

@@ -6,8 +6,6 @@ import os
 import queue
 import sys
 import threading
-import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from services.worker.gpus import GpuGrant
+from services.worker.progress_meter import ProgressMeter
 from services.worker.run_control import RunControl
 from services.worker.stage_clock import StageClock
 from services.worker.stage_context import EVENTS_FD_VARIABLE
@@ -22,45 +21,13 @@ from services.worker.stage_run import STORE_UNUSABLE, StageResult, StageRun
 from services.worker.supervision import JOB_VARIABLE, GuardedProcess, end_tree, marked_environment
 from shared.errors import StageTimeoutError, StatusReason
 from shared.job_store import Fenced
-from shared.schemas.job import ErrorDetail, Progress, now
+from shared.schemas.job import ErrorDetail, Progress
 
 log = logging.getLogger(__name__)
 POLL_S = 0.2
-RATE_WINDOW_S = 30.0
 LEFTOVER_GRACE_S = 5.0
 
 EventSink = Callable[[str, dict[str, Any]], None]
-
-
-class ProgressMeter:
-    """Turns counts into a rate over the last half minute and an estimate of what is left."""
-
-    def __init__(self) -> None:
-        self.points: deque[tuple[float, float]] = deque()
-
-    def measure(self, event: dict[str, Any]) -> Progress:
-        """Make a `Progress` of a stage's progress event."""
-        done, total, moment = float(event["done"]), float(event["total"]), time.monotonic()
-        self.points.append((moment, done))
-        while len(self.points) > 2 and moment - self.points[0][0] > RATE_WINDOW_S:
-            self.points.popleft()
-        (first_time, first_done) = self.points[0]
-        rate = (done - first_done) / (moment - first_time) if moment > first_time and done > first_done else None
-        metrics = {
-            name: float(value)
-            for name, value in event.items()
-            if name not in ("done", "total") and isinstance(value, int | float) and not isinstance(value, bool)
-        }
-        return Progress(
-            done=done,
-            total=total,
-            unit=str(event["unit"]),
-            rate=rate,
-            eta_s=(total - done) / rate if rate else None,
-            metrics=metrics,
-            activity=None if event.get("activity") is None else str(event["activity"]),
-            updated_at=now(),
-        )
 
 
 class StageSupervisor:
@@ -74,11 +41,12 @@ class StageSupervisor:
         control: RunControl,
         grace_s: float,
         watch: Callable[[], None] = lambda: None,
+        reached: Progress | None = None,
     ) -> None:
         self.run_document, self.folder, self.log_path = run, folder, log_path
         self.control, self.grace_s, self.watch = control, grace_s, watch
         self.token = f"{run.token}.{run.stage}"
-        self.meter = ProgressMeter()
+        self.meter = ProgressMeter(reached)
         self.metrics: dict[str, float] = {}
 
     def run(self, clock: StageClock, grant: GpuGrant) -> StageResult:
@@ -147,19 +115,20 @@ class StageSupervisor:
 
     def _relay(self, event: dict[str, Any]) -> None:
         jobs, job_id = self.control.jobs, self.run_document.job_id
-        stage = str(self.run_document.stage)
+        stage, token = str(self.run_document.stage), self.run_document.token
         self.clock.follow(event)
         try:
             match event.get("type"):
                 case "progress":
                     progress = self.meter.measure(event)
                     progress.metrics = {**self.metrics, **progress.metrics}
-                    jobs.set_progress(job_id, self.run_document.token, progress)
+                    jobs.set_progress(job_id, token, progress)
                 case "metric":
                     self.metrics.update({k: float(v) for k, v in event["values"].items()})
-                    jobs.append_event(job_id, "metric", {"stage": stage, "step": event["step"], **event["values"]})
+                    data = {"stage": stage, "step": event["step"], **event["values"]}
+                    jobs.append_event(job_id, "metric", data, token=token)
                 case str(kind):
-                    jobs.append_event(job_id, kind, {**event, "stage": stage})
+                    jobs.append_event(job_id, kind, {**event, "stage": stage}, token=token)
         except RedisError as error:
             log.warning("job %s: an event of %s was not shown: %s", job_id, stage, error)
 

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -33,6 +33,15 @@ class JobStatus(StrEnum):
     CANCELLED = "cancelled"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+
+
+class UserAction(StrEnum):
+    """What a person can ask of a job. `shared.state_machine` says when."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    CANCEL = "cancel"
+    RETRY = "retry"
 
 
 class StageStatus(StrEnum):
@@ -72,6 +81,8 @@ class Progress(Document):
     eta_s: float | None = Field(None, description="Seconds to the end of the stage at this rate.")
     metrics: dict[str, float] = Field(default_factory=dict, description="Latest figures: loss, tokens_per_s, ...")
     activity: str | None = Field(None, description="What is done while nothing is counted, such as starting vLLM.")
+    fraction: float = Field(0.0, ge=0, le=1, description="Part of the stage; never falls, however often it is run.")
+    resumed_from: float | None = Field(None, description="Units that this run took over from an earlier one.")
     updated_at: datetime
 
 
@@ -90,6 +101,20 @@ class StageRecord(Document):
     summary: dict[str, Any] = Field(default_factory=dict, description="Counts and figures of the finished stage.")
 
 
+class AttemptRecord(Document):
+    """One attempt at a job: from the worker that took it to what ended it."""
+
+    number: int = Field(ge=1)
+    worker: str
+    started_at: datetime
+    ended_at: datetime | None = None
+    reason: StatusReason | Literal["handed_over"] | None = Field(
+        None, description="What ended it early; null while it runs and when it finished the job."
+    )
+    stage: Stage | None = Field(None, description="The stage that it ended in.")
+    message: str = ""
+
+
 class JobRecord(Document):
     """One job: the truth about it. Redis keeps it with a version; every change is a compare-and-set."""
 
@@ -100,7 +125,13 @@ class JobRecord(Document):
     status_reason: StatusReason | None = None
     status_message: str = ""
     error: ErrorDetail | None = None
-    attempt: int = Field(1, ge=1, description="Attempts at the whole job; a lost worker starts another.")
+    attempt: int = Field(1, ge=1, description="Number of the attempt that runs, or comes next.")
+    attempts: list[AttemptRecord] = Field(default_factory=list, description="The latest attempts, oldest first.")
+    retries: dict[StatusReason, int] = Field(default_factory=dict, description="Automatic retries so far, by reason.")
+    retry_after_s: float | None = Field(None, ge=0, description="Wait before the next attempt, while it lasts.")
+    requested: UserAction | None = Field(None, description="What a person asked for last.")
+    retry_of: str | None = Field(None, description="The failed or cancelled job that this one does again.")
+    retried_as: str | None = Field(None, exclude=True, description="The job that does this one again.")
     token: str | None = Field(None, description="Fences the running attempt.")
     worker: str | None = None
     stages: list[StageRecord] = Field(default_factory=lambda: [StageRecord(name=name) for name in Stage])

@@ -8,7 +8,8 @@ from redis import Redis
 
 from shared.artifact_store import LocalArtifactStore, file_sha256
 from shared.ids import new_id
-from shared.job_store import PREFIX, JobStore
+from shared.job_store import JobStore
+from shared.live_jobs import PREFIX
 from shared.presets import resolve
 from shared.schemas.job import JobRecord, JobStatus, Stage, StageStatus, now
 from shared.schemas.manifest import FileEntry, Lineage, Manifest, StageInput

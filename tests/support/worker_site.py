@@ -12,13 +12,14 @@ import psutil
 from redis import Redis
 
 from services.worker.supervision import RUN_TOKEN_VARIABLE
+from shared import attempts
 from shared.artifact_store import LocalArtifactStore, file_sha256
-from shared.errors import StatusReason
 from shared.ids import new_id
 from shared.job_store import JobStore
 from shared.queue import JobQueue
-from shared.schemas.job import JobRecord, JobStatus, Stage, StageStatus
+from shared.schemas.job import JobRecord, JobStatus, Stage
 from shared.schemas.manifest import Manifest
+from shared.settings import Settings
 from tests.support.stage_runs import job_spec, prompts, write_dataset, write_rows, write_verifier
 from tests.support.verifier_stub import VerifierStub
 from tests.support.wait import wait_until
@@ -57,6 +58,7 @@ class Site:
             "EYRIE_STAGE_PACKAGE": package,
             "EYRIE_RUN_LEASE_S": "3",
             "EYRIE_STOP_GRACE_S": "5",
+            "EYRIE_RETRY_WAIT_S": "0",
             "EYRIE_GPUS": gpus,
             "EYRIE_GPU_LOCK_FOLDER": str(self.folder / "gpu-locks"),
             **changes,
@@ -90,15 +92,7 @@ class Site:
     def replace_lost_attempt(self, job_id: str) -> None:
         """What the reconciler does for a running job whose worker fell silent."""
         wait_until(lambda: self.jobs.run_token(job_id) is None, 20, what="the lost run's lease lapses")
-
-        def change(record: JobRecord) -> None:
-            record.attempt += 1
-            record.token, record.status_reason = None, StatusReason.WORKER_LOST
-            for stage in record.stages:
-                if stage.status == StageStatus.RUNNING:
-                    stage.status = StageStatus.PENDING
-
-        record = self.jobs.update(job_id, change)
+        record = self.jobs.update(job_id, lambda record: attempts.lose(record, Settings()))
         self.queue.enqueue(job_id, record.attempt)
 
     def restart_redis(self) -> None:

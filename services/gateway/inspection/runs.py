@@ -26,7 +26,7 @@ from services.gateway.problems import Problem
 from shared.artifact_store import LocalArtifactStore
 from shared.errors import ArtifactStoreError, CapacityError
 from shared.ids import new_id
-from shared.job_store import PREFIX
+from shared.live_jobs import PREFIX
 from shared.schemas.job import now
 
 log = logging.getLogger(__name__)

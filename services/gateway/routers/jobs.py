@@ -1,4 +1,4 @@
-"""Jobs: create, list, show, cancel, and their events and logs below `/v1/jobs`.
+"""Jobs: create, list, show, pause, resume, cancel, retry, and their events and logs below `/v1/jobs`.
 
 Order: jobs newest first, events oldest first. Filters of the list: `status`, `preset`. Paging: `limit` and `after` (the
 id of the last entry), for events too. Logs are text.
@@ -14,14 +14,12 @@ from services.gateway.bodies import read_json_object
 from services.gateway.deps import After, Backend, BackendDep, JobDep, Limit
 from services.gateway.examples import JOB_BODY
 from services.gateway.files import job_draft
-from services.gateway.job_admission import admit
+from services.gateway.job_actions import act
+from services.gateway.job_admission import admit, retry
 from services.gateway.job_listing import job_page, positions
 from services.gateway.job_logs import read_logs
-from services.gateway.problems import Problem
 from services.gateway.wire import DraftView, EventView, JobView, Page, draft_view, event_view, job_view
-from shared.errors import StatusReason
-from shared.schemas.job import JobRecord, JobStatus, Stage
-from shared.state_machine import TERMINAL
+from shared.schemas.job import JobRecord, JobStatus, Stage, UserAction
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -43,10 +41,7 @@ async def create_job(
     """Submit a job. 201 for a new one; 200 for the one that the idempotency key already stands for."""
     document = await read_json_object(request)
     record, made = await run_in_threadpool(admit, backend, document, idempotency_key)
-    if not made:
-        response.status_code = 200
-        response.headers["Idempotent-Replayed"] = "true"
-    response.headers["Location"] = f"/v1/jobs/{record.id}"
+    _say_which(response, record, made)
     return await run_in_threadpool(_view, backend, record)
 
 
@@ -59,6 +54,7 @@ def list_jobs(
     preset: Annotated[str | None, Query(max_length=64, description="Only jobs of this preset.")] = None,
 ) -> Page[JobView]:
     """List jobs, newest first."""
+    backend.rebuilder.finish()
     records, has_more = job_page(backend.jobs, after, limit, status, preset)
     places = positions(backend.queue, records)
     views = [job_view(record, places.get(record.id)) for record in records]
@@ -71,16 +67,40 @@ def get_job(record: JobDep, backend: BackendDep) -> JobView:
     return _view(backend, record)
 
 
+@router.post("/{job_id}/pause")
+def pause_job(record: JobDep, backend: BackendDep) -> JobView:
+    """Pause a job. What waits is `paused` at once; what runs is `pausing` until its stage has saved what it has.
+
+    Pausing again is fine and shows the same state. 409 for a job that has ended or is being cancelled.
+    """
+    return _view(backend, act(backend, record.id, UserAction.PAUSE))
+
+
+@router.post("/{job_id}/resume")
+def resume_job(record: JobDep, backend: BackendDep) -> JobView:
+    """Put a paused job back in line; it goes on where it stopped. 409 for a job that is not paused."""
+    return _view(backend, act(backend, record.id, UserAction.RESUME))
+
+
 @router.post("/{job_id}/cancel")
 def cancel_job(record: JobDep, backend: BackendDep) -> JobView:
     """Cancel a job. What waits is cancelled at once; what runs is `cancelling` until its processes are gone.
 
     Cancelling again is fine and shows the same state. 409 for a job that has succeeded or failed.
     """
-    changed = backend.jobs.update(record.id, _cancel)
-    if changed.status == JobStatus.CANCELLED:
-        backend.queue.remove(changed.id, changed.attempt)
-    return _view(backend, changed)
+    return _view(backend, act(backend, record.id, UserAction.CANCEL))
+
+
+@router.post("/{job_id}/retry", status_code=201)
+def retry_job(record: JobDep, response: Response, backend: BackendDep) -> JobView:
+    """Do a failed or cancelled job again: a new job of the same document (`retry_of`), as ended jobs never change.
+
+    It reuses the stages that were finished and takes over rows and training steps of the one that was not. 200 with the
+    job that was made before when it is asked for again. 409 for a job that has not ended badly.
+    """
+    again, made = retry(backend, record)
+    _say_which(response, again, made)
+    return _view(backend, again)
 
 
 @router.get("/{job_id}/events")
@@ -123,12 +143,8 @@ def _view(backend: Backend, record: JobRecord) -> JobView:
     return job_view(record, backend.queue.position(record.id, record.attempt) if queued else None)
 
 
-def _cancel(record: JobRecord) -> None:
-    if record.status in (JobStatus.CANCELLED, JobStatus.CANCELLING):
-        return
-    if record.status in TERMINAL:
-        raise Problem(409, f"the job has {record.status} already; it cannot be cancelled any more")
-    at_once = record.status in (JobStatus.QUEUED, JobStatus.PAUSED)
-    record.status = JobStatus.CANCELLED if at_once else JobStatus.CANCELLING
-    record.status_reason = StatusReason.STOPPED_BY_USER
-    record.status_message = "cancelled on request"
+def _say_which(response: Response, record: JobRecord, made: bool) -> None:
+    if not made:
+        response.status_code = 200
+        response.headers["Idempotent-Replayed"] = "true"
+    response.headers["Location"] = f"/v1/jobs/{record.id}"

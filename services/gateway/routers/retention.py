@@ -9,7 +9,7 @@ from services.gateway.deps import BackendDep
 from services.gateway.problems import Problem
 from shared import leases
 from shared.ids import new_id
-from shared.job_store import PREFIX
+from shared.live_jobs import PREFIX
 from shared.retention import DAY_S, Retention
 from shared.schemas.retention import RetentionReport
 from shared.schemas.spec import Document
@@ -29,7 +29,10 @@ class RetentionRequest(Document):
 
 
 @router.post("")
-def collect(backend: BackendDep, request: Annotated[RetentionRequest | None, Body()] = None) -> RetentionReport:
+def collect(
+    backend: BackendDep,
+    request: Annotated[RetentionRequest | None, Body(openapi_examples={"remove": {"value": {"apply": True}}})] = None,
+) -> RetentionReport:
     """Find, and with `apply` remove, what no job and no draft refers to. 409 while another one is at it."""
     request = request or RetentionRequest()
     days = backend.settings.retention_days if request.retention_days is None else request.retention_days

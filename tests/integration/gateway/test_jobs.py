@@ -229,7 +229,7 @@ def test_openapi_has_an_example_for_every_body(http: httpx.Client) -> None:
         for operation in path.values()
         for content in operation.get("requestBody", {}).get("content", {}).values()
     ]
-    assert len(bodies) == 6
+    assert len(bodies) >= 6
     assert all("example" in content or "examples" in content for content in bodies)
     references = {part.split('"')[0] for part in json.dumps(document).split('"$ref": "#/components/schemas/')[1:]}
     assert references <= document["components"]["schemas"].keys()

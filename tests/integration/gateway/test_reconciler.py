@@ -183,13 +183,15 @@ def test_an_emptied_redis_is_rebuilt_from_the_store(world: World) -> None:
     world.redis.flushall()
     world.reconciler.round()
     assert world.jobs.get(ended) == before
-    assert {job_id: world.jobs.get(job_id).status for job_id in (waiting, running)} == {
-        waiting: JobStatus.QUEUED,
-        running: JobStatus.QUEUED,
-    }
+    assert world.jobs.get(waiting).status == JobStatus.QUEUED
+    kept = world.jobs.get(running)
+    assert (kept.status, kept.token, kept.attempt) == (JobStatus.RUNNING, "token-1", 1)
+    assert kept.stage(Stage.PREPARE).status == StageStatus.SUCCEEDED
     assert world.jobs.list_ids() == [ended, running, waiting]
     assert world.jobs.active_ids() == [waiting, running]
-    assert world.queue.waiting() == 2
+    assert world.queue.jobs_in_line() == {waiting}
+    world.pass_time(11)  # no worker comes back for it
+    assert world.queue.is_waiting(running, 2)
 
 
 def test_a_damaged_document_in_the_store_stops_nothing(world: World) -> None:

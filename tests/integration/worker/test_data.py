@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from shared.errors import StatusReason
-from shared.schemas.job import JobStatus, Stage, StageStatus
+from shared.schemas.job import JobStatus, Stage
 from tests.support.stage_runs import prompts, read_jsonl
 from tests.support.wait import wait_until
 from tests.support.worker_site import DATA, GENERATE, LIGHT, assert_whole
@@ -67,6 +67,7 @@ def test_a_worker_that_is_told_to_stop_hands_over_and_no_row_is_made_twice(site)
     first.wait(30)
     record = site.jobs.get(job_id)
     assert (record.status, record.attempt, record.token) == (JobStatus.RUNNING, 2, None)
+    assert (record.attempts[0].reason, record.retries) == ("handed_over", {})
     assert site.processes() == []
     kept = asked(site).total()
     site.start_worker(GENERATE)
@@ -116,18 +117,19 @@ def test_children_that_outlive_a_killed_worker_are_ended_by_the_next_run(site):
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_verifier_that_goes_away_fails_the_job_and_an_equal_job_takes_the_rows_over(site):
+def test_a_verifier_that_goes_away_and_comes_back_costs_an_attempt_and_no_row(site):
     site.stub.gone_after = 5
     site.start_worker(GENERATE)
-    record = site.wait_for(site.submit(prompts(ROWS), data={"concurrency": 12}), JobStatus.FAILED)
-    assert record.status_reason == StatusReason.UPSTREAM_VERIFIER
-    assert record.error.hint
-    assert list(site.exchange.iterdir()) == []
+    job_id = site.submit(prompts(ROWS), data={"concurrency": 12})
+    record = wait_until(lambda: site.jobs.get(job_id) if site.jobs.get(job_id).attempt == 2 else None, 60)
     made = asked(site).total()
     site.stub.gone, site.stub.gone_after = False, None
-    again = site.wait_for(site.submit(prompts(ROWS)), JobStatus.SUCCEEDED)
-    assert again.stage(Stage.PREPARE).status == StageStatus.REUSED
-    assert again.stage(Stage.GENERATE).summary["taken_over"] == made
+    assert record.retries == {StatusReason.UPSTREAM_VERIFIER: 1}
+    assert record.attempts[0].stage == Stage.GENERATE
+    record = site.wait_for(job_id, JobStatus.SUCCEEDED)
+    assert record.attempts[0].reason == StatusReason.UPSTREAM_VERIFIER
+    assert record.stage(Stage.PREPARE).attempt == 1
+    assert record.stage(Stage.GENERATE).summary["taken_over"] == made
     assert asked(site).total() == ROWS
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from services.worker import stage_supervisor
+from services.worker import progress_meter
+from services.worker.progress_meter import ProgressMeter
 from services.worker.stage_run import STORE_UNUSABLE, StageResult, StageRun
-from services.worker.stage_supervisor import ProgressMeter, _read_result
+from services.worker.stage_supervisor import _read_result
 from shared.errors import StatusReason
 from shared.schemas.job import Stage
 from tests.support.stage_runs import job_spec
@@ -19,7 +20,7 @@ def clock(monkeypatch):
             return self.now
 
     clock = Clock()
-    monkeypatch.setattr(stage_supervisor, "time", clock)
+    monkeypatch.setattr(progress_meter, "time", clock)
     return clock
 
 

@@ -1,0 +1,48 @@
+"""Fills an emptied Redis from the artifact store: every job that is kept there, as it was when it changed last.
+
+A mark in Redis says that this was done. Without the mark the whole store is gone through; with it, now and then, for a
+job whose gateway died between store and Redis.
+"""
+
+from shared.job_store import JobStore
+from shared.live_jobs import PREFIX
+from shared.queue import JobQueue
+from shared.schemas.job import JobRecord
+from shared.state_machine import GOES_ON
+
+MARK = f"{PREFIX}rebuilt"
+BATCH = 500
+
+
+class Rebuilder:
+    """Puts jobs back, a batch at a time; several at once do no harm."""
+
+    def __init__(self, jobs: JobStore, queue: JobQueue) -> None:
+        self.jobs, self.queue = jobs, queue
+        self._unreadable: set[str] = set()
+
+    def is_done(self) -> bool:
+        """Tell whether Redis has had all jobs since it was emptied last."""
+        return bool(self.jobs.redis.exists(MARK))
+
+    def finish(self) -> None:
+        """Put everything back that is missing, unless that was done."""
+        while not self.is_done():
+            self.step()
+
+    def step(self) -> bool:
+        """Put a batch back; True when nothing was left to put back."""
+        missing = sorted(self.jobs.archive.ids() - set(self.jobs.list_ids()) - self._unreadable)
+        for job_id in missing[:BATCH]:
+            record = self.jobs.recover(job_id)
+            if record is not None:
+                self._enqueue(record)
+            elif self.jobs.archive.load(job_id) is None:
+                self._unreadable.add(job_id)
+        if len(missing) <= BATCH:
+            self.jobs.redis.set(MARK, "1")
+        return len(missing) <= BATCH
+
+    def _enqueue(self, record: JobRecord) -> None:
+        if record.status in GOES_ON and record.token is None:
+            self.queue.enqueue(record.id, record.attempt)

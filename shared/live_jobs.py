@@ -1,0 +1,98 @@
+"""What belongs to a job beside its record: leases, back-off, progress, and its bounded stream of events, all in Redis.
+
+Keys (all below `eyrie:`):
+    events:ID      stream, at most `EVENTS_KEPT` entries
+    run:ID         the token of the live run; expires when its worker falls silent
+    backoff:ID     there while the next attempt has to wait
+    stage:S:KEY    the token of the run that computes a stage key; equal jobs wait for it
+"""
+
+import json
+from typing import Any, cast
+
+from redis import Redis
+
+from shared import leases
+from shared.schemas.job import Progress, now
+
+PREFIX = "eyrie:"
+EVENTS_KEPT = 20_000
+
+SET_IF_TOKEN = """
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
+redis.call('HSET', KEYS[1], 'progress', ARGV[2])
+return 1
+"""
+ADD_IF_TOKEN = """
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
+redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[2], '*', unpack(ARGV, 3))
+return 1
+"""
+
+
+class LiveJobs:
+    """Signals between those who run jobs and those who watch them. What a fenced attempt sends goes nowhere."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.redis = redis
+
+    def set_progress(self, job_id: str, token: str, progress: Progress) -> bool:
+        """Show how far the running stage is; False when `token` is no longer the live one."""
+        return bool(self.redis.eval(SET_IF_TOKEN, 1, job_key(job_id), token, progress.model_dump_json()))
+
+    def acquire_run(self, job_id: str, token: str, lease_s: int) -> bool:
+        """Become the job's one live run, or say that it still lives; False while another one does."""
+        return leases.acquire(self.redis, [run_key(job_id)], token, lease_s)
+
+    def acquire_keys(self, keys: list[str], token: str, lease_s: int) -> bool:
+        """Lease further keys, such as `stage:...`, for a run; all of them or none."""
+        return leases.acquire(self.redis, [PREFIX + key for key in keys], token, lease_s)
+
+    def release_keys(self, keys: list[str], token: str) -> None:
+        """Give leased keys back."""
+        for key in keys:
+            leases.release(self.redis, PREFIX + key, token)
+
+    def release_run(self, job_id: str, token: str) -> None:
+        """Say that the run has ended."""
+        leases.release(self.redis, run_key(job_id), token)
+
+    def run_token(self, job_id: str) -> str | None:
+        """Token of the live run, if there is one."""
+        return cast("str | None", self.redis.get(run_key(job_id)))
+
+    def back_off(self, job_id: str, seconds: float) -> None:
+        """Have the job's next attempt wait."""
+        self.redis.set(f"{PREFIX}backoff:{job_id}", "1", px=max(1, int(seconds * 1000)))
+
+    def backs_off(self, job_id: str) -> bool:
+        """Tell whether the job's next attempt still has to wait."""
+        return bool(self.redis.exists(f"{PREFIX}backoff:{job_id}"))
+
+    def append_event(self, job_id: str, kind: str, data: dict[str, Any], *, token: str | None = None) -> bool:
+        """Add an event to the job's stream; False when `token` is given and no longer the live one."""
+        fields = {"type": kind, "at": now().isoformat(), "data": json.dumps(data, default=str)}
+        stream = f"{PREFIX}events:{job_id}"
+        if token is None:
+            self.redis.xadd(stream, cast("Any", fields), maxlen=EVENTS_KEPT, approximate=True)
+            return True
+        flat = [part for pair in fields.items() for part in pair]
+        return bool(self.redis.eval(ADD_IF_TOKEN, 2, job_key(job_id), stream, token, EVENTS_KEPT, *flat))
+
+    def events(self, job_id: str, after: str = "-", limit: int = 1000) -> list[tuple[str, dict[str, Any]]]:
+        """Events after the id `after` (`-`: from the first), oldest first."""
+        start = after if after == "-" else f"({after}"
+        entries = cast(
+            "list[tuple[str, dict[str, str]]]", self.redis.xrange(f"{PREFIX}events:{job_id}", start, "+", limit)
+        )
+        return [(i, {"type": e["type"], "at": e["at"], "data": json.loads(e["data"])}) for i, e in entries]
+
+
+def job_key(job_id: str) -> str:
+    """Where Redis has a job's record."""
+    return f"{PREFIX}job:{job_id}"
+
+
+def run_key(job_id: str) -> str:
+    """Where Redis has the lease of a job's live run."""
+    return f"{PREFIX}run:{job_id}"
