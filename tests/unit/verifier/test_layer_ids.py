@@ -6,6 +6,8 @@ from services.verifier.model_config import VerifierConfigError, resolve_layer_id
 from shared.verifier_config import VerifierConfig
 from shared.verifier_settings import default_layer_ids
 
+pytestmark = pytest.mark.data
+
 KIMI = "moonshotai/Kimi-K2.5"
 
 

@@ -8,6 +8,8 @@ from services.worker.stages.publish import model_card
 from shared.schemas.accounting import Accounting
 from shared.schemas.spec import EvaluateSpec, SamplingSpec
 
+pytestmark = pytest.mark.data
+
 
 def page(drafts, proposed, accepted, per_position, engine="0"):
     labels = f'engine="{engine}",model_name="m"'

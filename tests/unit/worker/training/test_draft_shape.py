@@ -9,6 +9,8 @@ from shared.errors import UserError
 from shared.presets import resolve
 from shared.schemas.spec import DraftSpec
 
+pytestmark = pytest.mark.data
+
 KIMI = {
     "text_config": {
         "hidden_size": 7168,
@@ -94,3 +96,50 @@ def test_a_sliding_window_marks_every_layer() -> None:
     shape = draft_shape(DraftSpec(vocab_size=128, num_layers=2, sliding_window=64), flat())
     assert shape["layer_types"] == ["sliding_attention"] * 2
     assert (shape["sliding_window"], shape["use_sliding_window"]) == (64, True)
+
+
+@pytest.mark.parametrize(
+    ("rope", "kept"),
+    [
+        ({}, {"rope_type": "default", "rope_theta": 10000.0}),
+        ({"rope_theta": 5e5}, {"rope_type": "default", "rope_theta": 5e5}),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_theta": 1e4},
+            {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4},
+        ),
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 7.0, "partial_rotary_factor": 0.5}},
+            {"rope_type": "default", "rope_theta": 7.0},
+        ),
+        (
+            {
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                }
+            },
+            {"rope_type": "default", "rope_theta": 1e6},
+        ),
+    ],
+)
+def test_each_form_in_which_a_verifier_describes_its_positions_is_followed(
+    rope: dict[str, Any], kept: dict[str, Any]
+) -> None:
+    assert draft_shape(DraftSpec(vocab_size=128), flat(**rope))["rope_parameters"] == kept
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_scaling": {"type": "yarn", "factor": 4.0}},
+        {"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}},
+        {"rope_scaling": {"rope_type": "made-up"}},
+        {"rope_parameters": [1]},
+    ],
+)
+def test_positions_that_a_draft_cannot_follow_need_a_theta_of_its_own(rope: dict[str, Any]) -> None:
+    with pytest.raises(UserError) as refused:
+        draft_shape(DraftSpec(vocab_size=128), flat(**rope))
+    assert refused.value.where == "/draft/rope_theta"
+    own = draft_shape(DraftSpec(vocab_size=128, rope_theta=1e4), flat(**rope))
+    assert own["rope_parameters"] == {"rope_type": "default", "rope_theta": 1e4}
