@@ -77,8 +77,7 @@ def _run_stage(run: StageRun) -> dict[str, Any]:
     run.previous = [*run.previous, *salvage(run)]
     package = os.environ.get(STAGE_PACKAGE_VARIABLE, STAGE_PACKAGE)
     summary: dict[str, Any] = importlib.import_module(f"{package}.{run.stage}").run(_context(run, upstream))
-    if "accounting" in summary:
-        check_books(run.stage, summary, upstream)
+    check_books(run.stage, summary, upstream)
     return summary
 
 

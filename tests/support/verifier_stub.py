@@ -242,9 +242,6 @@ def _handler(stub: VerifierStub) -> type[BaseHTTPRequestHandler]:
                 )
                 self._send(200, json.dumps({"tokens": ids, "count": len(ids)}))
                 return
-            if seen.path == "/detokenize":
-                self._send(200, json.dumps({"prompt": "".join(f"<{token}>" for token in seen.body["tokens"])}))
-                return
             chat = seen.path == "/v1/chat/completions"
             answer, ids = _chat_answer(seen.body, script) if chat else _prefill_answer(seen.body)
             if script.states == "no_ids":

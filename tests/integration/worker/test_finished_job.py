@@ -1,4 +1,4 @@
-"""What can be read of a finished job: lineage, rows with their masks; over REST and in the shell."""
+"""What can be read of a finished job: lineage, rows with their masks, books and metrics; over REST and in the shell."""
 
 import json
 import subprocess
@@ -124,6 +124,39 @@ def test_what_is_not_any_more_what_it_was_does_not_verify(finished: Finished) ->
         moved.rename(states)
 
 
+def test_every_stage_shows_books_that_continue_each_other(finished: Finished) -> None:
+    job = finished.get(f"/v1/jobs/{finished.record.id}")
+    books = {stage["name"]: stage["summary"]["accounting"] for stage in job["stages"]}
+    assert books["prepare"]["taken"] == ROWS + len(REJECTED)
+    assert sum(books["prepare"]["rejected"].values()) == len(REJECTED)
+    assert [books[name]["taken"] for name in ("capture", "vocab", "train")] == [ROWS] * 3
+    history = json.loads(
+        finished.site.store.read(f"{finished.site.manifest(finished.record, Stage.PUBLISH).root}/eyrie.json")
+    )
+    assert history["accounting"]["prepare"] == books["prepare"]
+    assert f"2 of {ROWS + 2} rows rejected" in finished.eyrie("show", finished.record.id)
+
+
+def test_metrics_count_a_computed_stage_once_and_a_reused_one_never(finished: Finished) -> None:
+    before = items(finished)
+    assert before['prepare",outcome="kept",reason="",unit="rows'] == ROWS
+    again = finished.site.submit([*prompts(ROWS), *REJECTED])
+    finished.site.wait_for(again, JobStatus.SUCCEEDED)
+    assert items(finished) == before
+    assert 'eyrie_jobs{status="succeeded"} 2.0' in httpx.get(f"{finished.url}/metrics").text
+
+
+def items(finished: Finished) -> dict[str, float]:
+    lines = [line for line in httpx.get(f"{finished.url}/metrics").text.splitlines() if "stage_items_total{" in line]
+    found = {}
+    for line in lines:
+        labels, _, value = line.rpartition(" ")
+        parts = dict(part.split("=") for part in labels[labels.index("{") + 1 : -1].split(","))
+        name = ",".join([parts["stage"][1:], *(f"{key}={parts[key]}" for key in ("outcome", "reason", "unit"))])[:-1]
+        found[name] = float(value)
+    return found
+
+
 def test_a_row_is_shown_with_its_mask_and_the_verifiers_text(finished: Finished) -> None:
     page = finished.get(f"/v1/jobs/{finished.record.id}/rows", limit=3)
     assert page["has_more"]
@@ -139,7 +172,8 @@ def test_a_row_is_shown_with_its_mask_and_the_verifiers_text(finished: Finished)
         assert context["token_ids"] + learnt["token_ids"] == row["input_ids"]
         assert row["loss_mask"] == [0] * len(context["token_ids"]) + [1] * len(learnt["token_ids"])
         assert learnt["token_ids"][-2:] == words("the answer to")[-1:] + row["input_ids"][-1:]
-        assert learnt["text"] == "".join(f"<{token}>" for token in learnt["token_ids"])
+        assert "the answer to prompt-" in learnt["text"]
+        assert "please answer prompt-" in context["text"]
         assert row["seq_len"] == len(row["input_ids"])
 
 

@@ -6,7 +6,6 @@ import pytest
 from shared.errors import StatusReason
 from shared.schemas.job import JobStatus, Stage, StageStatus
 from tests.support.gateway_process import gateway_process
-from tests.support.stage_runs import prompts
 from tests.support.wait import wait_until
 from tests.support.worker_site import GENERATE, assert_whole
 
@@ -40,8 +39,9 @@ def test_a_quota_stops_the_stage_and_more_of_it_resumes_while_the_api_answers(si
 
 
 def test_a_stage_that_cannot_fit_is_refused_before_it_starts(site):
-    site.start_worker(GENERATE, EYRIE_STORE_QUOTA_BYTES="9000")
-    record = site.wait_for(site.submit(prompts(ROWS)), JobStatus.FAILED)
+    site.start_worker(GENERATE, EYRIE_STORE_QUOTA_BYTES="800000")
+    rows = [{"prompt": f"{'many words ' * 40} prompt-{number}"} for number in range(200)]
+    record = site.wait_for(site.submit(rows), JobStatus.FAILED)
     assert record.status_reason == StatusReason.ARTIFACT_STORE
     assert record.error.where == "generate"
     assert "needs at least" in record.error.message
