@@ -26,6 +26,7 @@ def test_redis_away_is_503_and_passes_by_itself(tmp_path: Path) -> None:
             http.get("/v1/jobs"),
             http.post("/v1/jobs", json={"data": {"dataset": dataset}}),
             http.get("/readyz"),
+            http.get("/metrics"),
         ):
             assert (response.status_code, response.headers["content-type"]) == (503, "application/problem+json")
             assert int(response.headers["retry-after"]) > 0

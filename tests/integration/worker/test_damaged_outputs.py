@@ -35,6 +35,20 @@ def test_three_lost_states_of_twenty_cost_three_requests(site):
     assert site.half_made() == []
 
 
+def test_states_that_came_with_the_answers_and_were_lost_cost_a_prefill_each_and_no_answer(site):
+    site.start_worker(DATA)
+    first = site.wait_for(site.submit(prompts(12)), JobStatus.SUCCEEDED)
+    assert (len(site.stub.chats()), len(site.stub.prefills())) == (12, 0)
+    states = [entry for entry in site.manifest(first, Stage.GENERATE).files if entry.path.endswith(".safetensors")]
+    for entry in states[:3]:
+        with stored(site, first, Stage.GENERATE, entry.path).open("r+b") as file:
+            file.truncate(100)  # capture's file is the same one, by hard link
+    again = site.wait_for(site.submit(prompts(12)), JobStatus.SUCCEEDED)
+    assert (len(site.stub.chats()), len(site.stub.prefills())) == (12, 3)
+    assert again.stage(Stage.CAPTURE).summary["kept"] == 12
+    assert_whole(site, again)
+
+
 def test_changed_bytes_are_found_before_they_are_used_and_the_stage_is_made_again(site):
     site.start_worker()
     first = site.wait_for(site.submit(), JobStatus.SUCCEEDED)
