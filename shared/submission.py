@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from shared.artifact_store import LocalArtifactStore
+from shared.dataset_kinds import kind_problems, rows_without_states
 from shared.draft_shape import draft_shape, require_trainable_size
 from shared.draft_vocabulary import check_draft_vocabulary, settle_vocabulary
 from shared.errors import UserError
@@ -52,7 +53,7 @@ def check_submission(spec: JobSpec, store: LocalArtifactStore, verifier_url: str
     """
     complete = _with_endpoint(spec, verifier_url)
     errors = [
-        *_reach_errors(complete),
+        *_reach_errors(complete, store),
         *_reference_errors(complete, store),
         *_layer_errors(complete),
     ]
@@ -96,9 +97,17 @@ def _within_context(spec: JobSpec, context: int | None) -> JobSpec:
     return spec.model_copy(update={"verifier": spec.verifier.model_copy(update={"managed": shorter})})
 
 
-def _reach_errors(spec: JobSpec) -> Iterator[FieldError]:
+def _reach_errors(spec: JobSpec, store: LocalArtifactStore) -> Iterator[FieldError]:
     verifier = spec.verifier
-    if not verifier.endpoint and verifier.managed is None:
+    unreachable = bool(not verifier.endpoint and verifier.managed is None)
+    stateless = rows_without_states(spec, store) if unreachable else 0
+    if stateless:
+        yield FieldError(
+            "/verifier",
+            f"{stateless} rows bring no hidden states, more than data.max_bad_fraction, and there is no verifier to "
+            "ask: give `endpoint` or `managed`",
+        )
+    if stateless is None:
         yield FieldError(
             "/verifier",
             "there is no way to reach the verifier: give `endpoint` (the URL of a running one) or `managed` "
@@ -141,6 +150,8 @@ def _reference_errors(spec: JobSpec, store: LocalArtifactStore) -> Iterator[Fiel
     for pointer, dataset in datasets.items():
         if not is_id(dataset, "ds") or not store.exists(f"datasets/{dataset}/dataset.json"):
             yield FieldError(pointer, f"there is no dataset {dataset!r}: upload one with POST /v1/datasets")
+    for pointer, message in kind_problems(spec, store):
+        yield FieldError(pointer, message)
     draft = spec.evaluate.compare_to
     if draft and (not is_id(draft, "draft") or not store.exists(f"drafts/{draft}.json")):
         yield FieldError("/evaluate/compare_to", f"there is no draft {draft!r}: GET /v1/drafts lists them")

@@ -12,6 +12,7 @@ import httpx
 
 from services.cli.download import Advance, fetch_file, require_own_files
 from services.cli.errors import ApiError, Unreachable, error_of
+from services.cli.folder_archive import FolderArchive
 
 __all__ = ["DEFAULT_URL", "ApiError", "EyrieClient", "JsonObject"]
 
@@ -76,6 +77,23 @@ class EyrieClient:
                 headers={"Content-Type": "application/octet-stream", "Content-Length": str(path.stat().st_size)},
                 timeout=httpx.Timeout(TIMEOUT_S, read=600),
             )
+
+    def upload_folder(self, folder: Path, name: str | None = None) -> JsonObject:
+        """Upload a folder of ready-made rows, or of a vocabulary.
+
+        Raises:
+            ApiError
+            OSError: a file cannot be read.
+        """
+        archive = FolderArchive(folder)
+        return self._object(
+            "POST",
+            "/v1/datasets",
+            params={"name": name or folder.resolve().name},
+            content=iter(archive),
+            headers={"Content-Type": "application/x-tar", "Content-Length": str(archive.size)},
+            timeout=httpx.Timeout(TIMEOUT_S, read=600),
+        )
 
     def compose_dataset(self, sources: list[JsonObject], name: str | None = None) -> JsonObject:
         """Make a dataset of uploaded ones: each with `dataset`, and perhaps `name` and `weight`."""

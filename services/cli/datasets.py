@@ -16,7 +16,9 @@ COLUMNS = {"ID": "id", "NAME": "name", "ROWS": "rows", "BYTES": "bytes", "CREATE
 
 @app.command()
 def upload(
-    files: Annotated[list[Path], typer.Argument(help="JSONL (plain or gzip) or Parquet; several become one dataset.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="JSONL (plain or gzip) or Parquet; several become one. Or a folder.")
+    ],
     name: Annotated[str | None, typer.Option(help="A name for people; absent: the first file's.")] = None,
     weight: Annotated[
         list[str] | None, typer.Option(help="NAME=SHARE of a file (its name up to the first dot); others have 1.")
@@ -24,10 +26,20 @@ def upload(
     url: UrlOption = DEFAULT_URL,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Upload prompts, conversations or token ids."""
+    """Upload prompts, conversations or token ids; or one folder of ready-made rows or of a vocabulary."""
+    if any(file.is_dir() for file in files):
+        _upload_folder(files, name, weight, url, output)
+        return
     with EyrieClient(url) as client:
         dataset = upload_files(client, files, name, weight)
     _print_dataset(dataset, output)
+
+
+def _upload_folder(folders: list[Path], name: str | None, weight: list[str] | None, url: str, output: Output) -> None:
+    if len(folders) > 1 or weight:
+        raise BadInput("a folder is a dataset of its own: upload it alone, without --weight")
+    with EyrieClient(url) as client:
+        _print_dataset(client.upload_folder(folders[0], name), output)
 
 
 @app.command()

@@ -177,6 +177,7 @@ async def receive_folder(
     staged = await run_in_threadpool(store.staging_file)
     upload = FolderUpload(staged, settings)
     try:
+        await run_in_threadpool(staged.mkdir)
         async for piece in in_pieces(body):
             await run_in_threadpool(upload.take, piece)
         kind, rows = await run_in_threadpool(upload.finish, sha256)

@@ -27,7 +27,6 @@ from shared.settings import Settings
 from shared.stage_counts import count_items
 
 log = logging.getLogger(__name__)
-NEEDS_VERIFIER = frozenset({Stage.GENERATE, Stage.CAPTURE})
 REDIS_RETRY_S = 1.0
 LEFTOVER_GRACE_S = 5.0
 EQUAL_JOB_POLL_S = 1.0
@@ -103,7 +102,7 @@ class JobRun:
         require_job_gpus(self.gpus, record.spec)
         with VerifierSession(record.spec, inputs, self.control) as session:
             for stage in Stage:
-                if stage not in NEEDS_VERIFIER:
+                if not inputs.needs_verifier(stage):
                     session.close()
                 inputs.require_same_verifier()
                 inputs.add(self._ensure_stage(record, stage, inputs, session))
@@ -115,7 +114,7 @@ class JobRun:
                 try:
                     if attempt.finished() is not None:  # an equal job was faster
                         continue
-                    return self._run_stage(attempt, session if stage in NEEDS_VERIFIER else None)
+                    return self._run_stage(attempt, session if inputs.needs_verifier(stage) else None)
                 except StageFailed:
                     if attempt.finished() is None:  # else an equal job was first, and took our files away
                         raise

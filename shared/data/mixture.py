@@ -5,10 +5,14 @@ Neither depends on the order of a file: equal rows and an equal seed give an equ
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+from shared.data.ready_rows import held_out_lines
 from shared.data.row_index import RowIndex
 from shared.data.shares import quotas, validation_shares
 from shared.errors import UserError
+from shared.schemas.registry import DatasetRecord
+from shared.schemas.spec import DataSpec
 
 
 def take_quotas(index: RowIndex, weights: list[float | None], limit: int | None, seed: int) -> None:
@@ -65,6 +69,19 @@ def hold_out(index: RowIndex, val_ratio: float, seed: int) -> None:
         missing = _fill(index, "grp NOT IN (SELECT grp FROM held_out)", (), missing)
     if missing == sum(shares.values()):  # every group is too large
         index.db.execute("INSERT INTO held_out SELECT grp FROM groups ORDER BY conversations, rank LIMIT 1")
+
+
+def hold_out_by_rule(index: RowIndex, folder: Path, record: DatasetRecord, data: DataSpec) -> None:
+    """Choose the validation side as a job does: the one that ready-made rows have already, else by hash rank.
+
+    Raises:
+        UserError: one side would be empty.
+    """
+    given = held_out_lines(folder, record) if record.kind == "rows" else None
+    if given is None:
+        hold_out(index, data.val_ratio, data.seed)
+    else:
+        hold_out_as_given(index, given)
 
 
 def hold_out_as_given(index: RowIndex, lines: Iterable[int]) -> None:

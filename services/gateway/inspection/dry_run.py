@@ -23,8 +23,8 @@ from services.gateway.inspection.tally import Lengths, RowCounts
 from services.gateway.inspection.verifier import TokenizerClient
 from services.gateway.inspection.vocabulary import inspect_vocabulary
 from shared.data.control_tokens import added_tokens, end_token_ids
-from shared.data.files import read_record, read_rows
-from shared.data.mixture import chosen, hold_out, take_quotas
+from shared.data.files import read_record, read_rows, source_names
+from shared.data.mixture import chosen, hold_out_by_rule, take_quotas
 from shared.data.refusal import RowRejected
 from shared.data.row_index import RowIndex
 from shared.data.row_reader import RowReader
@@ -72,11 +72,9 @@ class DryRun:
         """Read, choose, render.
 
         Raises:
-            UserError: a file is damaged, or the dataset is of a kind that is not inspected.
+            UserError: a file is damaged.
             ArtifactStoreError: a file is gone.
         """
-        if self.record.kind == "rows":
-            raise UserError("a folder of ready-made rows is not inspected; a job's prepare stage checks it")
         started = time.monotonic()
         found = Inspection(
             key=request_key(self.request),
@@ -95,7 +93,7 @@ class DryRun:
         return found
 
     def _inspect_rows(self, found: Inspection) -> None:
-        names = [file.name for file in self.record.files]
+        names = source_names(self.record)
         weighted = any(file.weight is not None for file in self.record.files)
         mixed = len(names) > 1 and (weighted or self.data.limit is not None)
         limit = None if mixed else self.data.limit
@@ -144,7 +142,7 @@ class DryRun:
             if mixed:
                 weights = [file.weight for file in self.record.files]
                 take_quotas(index, weights, self.data.limit, self.data.seed)
-            hold_out(index, self.data.val_ratio, self.data.seed)
+            hold_out_by_rule(index, self.dataset, self.record, self.data)
         except UserError as error:
             return str(error)
         return None

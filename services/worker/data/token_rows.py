@@ -30,6 +30,7 @@ def token_row(prepared: Prepared, max_seq_len: int) -> Row:
         split=prepared.split,
         input_ids=ids[:max_seq_len],
         loss_mask=mask[:max_seq_len],
+        last_id=prepared.last_id if len(ids) <= max_seq_len else None,
         finish_reason=FROM_DATASET,
         has_states=False,
         clipped=len(ids) > max_seq_len,

@@ -44,7 +44,8 @@ def run(ctx: StageContext) -> dict[str, Any]:
 
     Raises:
         VerifierError: the verifier is down, or more than `data.max_bad_fraction` of the rows stay without good states.
-        UserError: one side of the split is empty, or nothing is left to train on.
+        UserError: too many ready-made rows are without good states, one side of the split is empty, or nothing is left
+            to train on.
         ArtifactStoreError: the exchange folder cannot be used.
     """
     tag = request_tag(ctx.job_id, ctx.token)
@@ -66,6 +67,7 @@ class StateCollector:
         self.earlier = EarlierStates([*ctx.previous, *ctx.siblings])
         self.total = self.done = 0
         self.missing: set[str] = set()
+        self.faults: dict[str, str] = {}
         self.sources: Counter[str] = Counter()
         self.dtypes: Counter[str] = Counter()
         self.excluded: dict[str, dict[str, Any]] = {}
@@ -112,7 +114,7 @@ class StateCollector:
                 continue
             except BadStates as error:
                 target.unlink(missing_ok=True)
-                self.ctx.report.warn(f"row {row.id}: {error}; asked for again")
+                self._doubt(row, str(error))
             else:
                 return True
         return False
@@ -123,6 +125,11 @@ class StateCollector:
         self.sources[source] += 1
         if source == "prefill":
             self.rows.write(row)  # a later attempt need not ask again
+
+    def _doubt(self, row: Row, fault: str) -> None:
+        self.faults[row.id] = fault
+        remedy = "asked for again" if self.ctx.endpoint is not None else "left out"
+        self.ctx.report.warn(f"row {row.id}: {fault}; {remedy}")
 
     def _demand_one_dtype(self, *, ask_again: bool) -> None:
         """States of another dtype than most have are not this verifier's: ask for them again, or exclude them."""
@@ -139,16 +146,15 @@ class StateCollector:
             message = f"hidden_states has dtype {found}, those of most rows {usual}"
             if ask_again:
                 self.missing.add(row.id)
-                self.ctx.report.warn(f"row {row.id}: {message}; asked for again")
+                self._doubt(row, message)
             else:
                 self._exclude(row, "bad_states", message)
 
     async def _prefill_all(self) -> None:
         ctx = self.ctx
-        if ctx.endpoint is None:
-            raise UserError(
-                f"{len(self.missing)} rows have no hidden states, and there is no verifier", where="/verifier"
-            )
+        if ctx.endpoint is None:  # a job of ready-made rows
+            self._exclude_missing()
+            return
         require_writable(ctx.exchange)
         async with VerifierClient(ctx.endpoint, ctx.served_model, ctx.exchange, ctx.spec.data.concurrency) as client:
             client.model = await client.check_model()
@@ -161,6 +167,13 @@ class StateCollector:
 
             missing = (row for row, _ in self._generated() if row.id in self.missing)
             await for_each(missing, min(ctx.spec.data.concurrency, len(self.missing)), work)
+
+    def _exclude_missing(self) -> None:
+        for row, _ in self._generated():
+            if row.id in self.missing:
+                reason = "bad_states" if row.id in self.faults else "no_states"
+                message = self.faults.get(row.id, "the row brings no hidden states")
+                self._exclude(row, reason, f"{message}, and the job has no verifier to ask")
 
     async def _prefill(self, client: VerifierClient, row: Row) -> None:
         target, reason, message = self.rows.states_path(row.id), "", ""
@@ -195,11 +208,12 @@ class StateCollector:
             file.writelines(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
         if len(items) > self.ctx.spec.data.max_bad_fraction * self.total:
             first = "; ".join(f"row {item['row']}: {item['message']}" for item in items[:FIRST_SHOWN])
-            raise VerifierError(
-                f"{len(items)} of {self.total} rows have no good hidden states: {first}",
-                where=self.ctx.endpoint or "",
-                hint="more than data.max_bad_fraction; the good ones are kept",
-            )
+            message = f"{len(items)} of {self.total} rows have no good hidden states: {first}"
+            if self.ctx.endpoint is None:
+                hint = "more than data.max_bad_fraction; give verifier.endpoint, so that they can be asked for"
+                raise UserError(message, where="dataset", hint=hint)
+            hint = "more than data.max_bad_fraction; the good ones are kept"
+            raise VerifierError(message, where=self.ctx.endpoint, hint=hint)
 
     def _lay_out(self) -> dict[str, Any]:
         folder, counts = self.ctx.out / "dataset", Counter[str]()

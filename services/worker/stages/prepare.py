@@ -14,8 +14,7 @@ from services.worker.data.ready_checks import check_ready_rows
 from services.worker.stage_context import StageContext
 from shared.data.control_tokens import added_tokens
 from shared.data.files import read_record, read_rows, source_names
-from shared.data.mixture import chosen, hold_out, hold_out_as_given, take_quotas
-from shared.data.ready_rows import held_out_lines
+from shared.data.mixture import chosen, hold_out_by_rule, take_quotas
 from shared.data.refusal import RowRejected
 from shared.data.row_index import RowIndex
 from shared.data.row_reader import RowReader
@@ -50,11 +49,7 @@ def run(ctx: StageContext) -> dict[str, Any]:
         if mixed:
             take_quotas(index, [file.weight for file in record.files], data.limit, data.seed)
             _require_conversations(index)
-        given = held_out_lines(ctx.inputs["dataset"], record) if record.kind == "rows" else None
-        if given is None:
-            hold_out(index, data.val_ratio, data.seed)
-        else:
-            hold_out_as_given(index, given)
+        hold_out_by_rule(index, ctx.inputs["dataset"], record, data)
         counts = _write_conversations(ctx, index)
         _write_rejects(ctx.out / "rejects.jsonl", index)
         rejected = index.reasons()

@@ -1,5 +1,6 @@
 """A dry run tells what the stages do: the same rejects as prepare, the same ids and masks as generate."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from services.gateway.inspection.documents import Inspection, InspectionBody, Tu
 from services.gateway.inspection.dry_run import DryRun
 from services.gateway.inspection.request import complete_request
 from services.worker.stages import generate, prepare
+from tests.support.ready_folders import enter_folder, make_rows, write_folder
 from tests.support.stage_runs import (
     StageRunner,
     job_spec,
@@ -253,3 +255,22 @@ def test_a_vocabulary_shows_its_sizes_and_what_is_wrong_with_it(tmp_path: Path) 
     assert "d2t.npy" in (found[1].problem or "")
     assert found[2].vocabulary is not None
     assert "vocab stage" in (found[2].vocabulary.note or "")
+
+
+def test_ready_made_rows_show_the_rejects_and_the_split_of_prepare(tmp_path: Path) -> None:
+    rows = [*make_rows(10), ([1, 512], [0, 1]), ([1, 2, 3], [0, 1])]
+    folder = write_folder(tmp_path / "rows", rows, states=range(4), token_freq=False)
+    entries = [{"index": n, "split": "val" if n in (1, 2, 3) else "train", "last_id": 480} for n in range(len(rows))]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    dataset = enter_folder(tmp_path / DATASET, folder)
+    verifier = write_verifier(tmp_path / "tiny-verifier")
+    body = {"data": {"generate": False, "max_seq_len": 128}, "verifier": {"model": str(verifier)}}
+    request = complete_request(DATASET, InspectionBody.model_validate(body), None)
+    (tmp_path / "work").mkdir()
+    found = DryRun(request, dataset, tmp_path / "work").inspect()
+    assert (found.kind, found.rows, found.kept, found.train, found.val) == ("rows", 12, 10, 7, 3)
+    runner = StageRunner(tmp_path / "runs", job_spec(verifier, data={"generate": False}), dataset)
+    summary = runner.run(prepare)
+    assert {item.reason: item.rows for item in found.rejected} == summary["rejected"]
+    assert (summary["train"], summary["val"]) == (found.train, found.val)
+    assert found.problem is None

@@ -1,0 +1,41 @@
+"""What a job can do with the kinds of datasets: conversations, ready-made rows, vocabularies."""
+
+from collections.abc import Iterator
+
+from pydantic import ValidationError
+
+from shared.artifact_store import LocalArtifactStore
+from shared.data.ready_folder import states_names
+from shared.schemas.registry import DatasetRecord
+from shared.schemas.spec import JobSpec
+
+
+def kind_problems(spec: JobSpec, store: LocalArtifactStore) -> Iterator[tuple[str, str]]:
+    """Yield a JSON pointer and a message for each dataset that cannot be used where the document names it."""
+    record = _record(spec.data.dataset, store)
+    if record is not None and record.kind == "vocabulary":
+        yield "/data/dataset", f"{record.id} is a vocabulary, which draft.vocabulary names: give prompts or rows here"
+    if record is not None and record.kind == "rows" and spec.data.generate:
+        yield "/data/generate", f"{record.id} holds rows whose answers are written already: set it to false"
+    for place, suite in enumerate(spec.evaluate.suites):
+        named = _record(suite.dataset, store) if suite.dataset else None
+        if named is not None and named.kind != "conversations":
+            pointer = f"/evaluate/suites/{place}/dataset"
+            yield pointer, f"{named.id} is of the kind {named.kind}: a suite needs prompts or conversations"
+
+
+def rows_without_states(spec: JobSpec, store: LocalArtifactStore) -> int | None:
+    """How many ready-made rows bring no hidden states, where that is more than may be left out; None where the dataset
+    is not of ready-made rows, and the verifier has to read it at least."""
+    record = _record(spec.data.dataset, store)
+    if record is None or record.kind != "rows":
+        return None
+    missing = record.rows - len(states_names(file.name for file in record.files))
+    return missing if missing > spec.data.max_bad_fraction * record.rows else 0
+
+
+def _record(dataset_id: str, store: LocalArtifactStore) -> DatasetRecord | None:
+    try:
+        return DatasetRecord.model_validate_json(store.read(f"datasets/{dataset_id}/dataset.json"))
+    except (KeyError, ValidationError):
+        return None
