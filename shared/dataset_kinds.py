@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from shared.artifact_store import LocalArtifactStore
 from shared.data.ready_folder import states_names
+from shared.schemas.job import Stage
 from shared.schemas.registry import DatasetRecord
 from shared.schemas.spec import JobSpec
 
@@ -32,6 +33,25 @@ def rows_without_states(spec: JobSpec, store: LocalArtifactStore) -> int | None:
         return None
     missing = record.rows - len(states_names(file.name for file in record.files))
     return missing if missing > spec.data.max_bad_fraction * record.rows else 0
+
+
+def reads_dataset(stage: Stage, name: str, record: DatasetRecord) -> bool:
+    """Whether a stage reads a dataset that the job names as `dataset`, `vocabulary` or `suite:NAME`."""
+    if name == "dataset":  # ready-made rows bring the hidden states that generate passes on
+        return stage == Stage.PREPARE or (stage == Stage.GENERATE and record.kind == "rows")
+    return stage == (Stage.VOCAB if name == "vocabulary" else Stage.EVALUATE)
+
+
+def text_bytes(record: DatasetRecord) -> int:
+    """Bytes of what the prepare stage reads: all but hidden states."""
+    return sum(file.bytes for file in record.files if file.format != "safetensors") if record.files else record.bytes
+
+
+def new_states_share(spec: JobSpec, record: DatasetRecord) -> float:
+    """Share of the rows whose hidden states a job writes anew; the others are linked from the dataset."""
+    if record.kind != "rows" or spec.capture.dtype != "auto":
+        return 1.0
+    return 1 - len(states_names(file.name for file in record.files)) / record.rows
 
 
 def _record(dataset_id: str, store: LocalArtifactStore) -> DatasetRecord | None:

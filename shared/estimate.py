@@ -66,14 +66,20 @@ def state_bytes_per_token(spec: JobSpec, config: VerifierConfig) -> int:
 
 
 def estimate_disk(
-    stage: Stage, spec: JobSpec, config: VerifierConfig, tokens: TokenEstimate, text_bytes: int
+    stage: Stage,
+    spec: JobSpec,
+    config: VerifierConfig,
+    tokens: TokenEstimate,
+    text_bytes: int,
+    states_share: float = 1.0,
 ) -> Amount:
     """New bytes that a stage puts into the artifact store, at its peak. Hard links take none.
 
     Args:
         text_bytes: of the dataset.
+        states_share: of the rows whose hidden states are made; ready-made ones are linked.
     """
-    states = tokens.tokens.times(state_bytes_per_token(spec, config))
+    states = tokens.tokens.times(state_bytes_per_token(spec, config) * states_share)
     small = Amount(least=0, likely=SMALL_STAGE_BYTES, most=SMALL_STAGE_BYTES)
     match stage:
         case Stage.PREPARE:

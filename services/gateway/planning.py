@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from services.gateway.deps import Backend
 from shared.artifact_store import LocalArtifactStore
+from shared.dataset_kinds import new_states_share, reads_dataset, text_bytes
 from shared.errors import UserError
 from shared.estimate import (
     draft_parameters,
@@ -91,10 +92,11 @@ def _fill_stages(
     finished = _finished(spec, record, store)
     tokens = estimate_tokens(spec, record, finished.get(Stage.PREPARE), finished.get(Stage.GENERATE))
     plan.tokens, plan.steps = tokens, estimate_steps(spec, tokens)
+    text, share = text_bytes(record), new_states_share(spec, record)
     plan.stages = [
         StagePlan(
             name=stage,
-            disk_bytes=NOTHING if stage in finished else estimate_disk(stage, spec, config, tokens, record.bytes),
+            disk_bytes=NOTHING if stage in finished else estimate_disk(stage, spec, config, tokens, text, share),
             reused=stage in finished,
         )
         for stage in Stage
@@ -115,9 +117,11 @@ def _finished(spec: JobSpec, record: DatasetRecord, store: LocalArtifactStore) -
     if folder is None:
         return found
     verifier = identify_verifier(folder).fingerprint
+    given = _dataset(store, spec.draft.vocabulary) if spec.draft.vocabulary else None
+    datasets = {"dataset": record} | ({"vocabulary": given} if given else {})
     for stage in FOLLOWED:
         inputs = {str(name): found[name].digest() for name in UPSTREAM[stage]} | {"verifier": verifier}
-        inputs |= {"dataset": record.sha256} if stage == Stage.PREPARE else {}
+        inputs |= {name: item.sha256 for name, item in datasets.items() if reads_dataset(stage, name, item)}
         manifest = read_manifest(store, manifest_key(stage, stage_key(stage, inputs, stage_parameters(stage, spec))))
         if manifest is None or next(absent_or_cut(store.root / manifest.root, manifest.files), None) is not None:
             break

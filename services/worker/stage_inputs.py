@@ -9,6 +9,7 @@ from services.worker.evaluation.acceptance import evaluation_sampling
 from services.worker.stage_run import StoredOutput
 from shared.artifact_store import LocalArtifactStore
 from shared.data.ready_folder import states_names
+from shared.dataset_kinds import new_states_share, reads_dataset, text_bytes
 from shared.errors import UserError
 from shared.estimate import estimate_disk, estimate_tokens
 from shared.schemas.job import Stage
@@ -148,7 +149,8 @@ class StageInputs:
         """
         record, known = self._datasets["dataset"], self._manifests
         tokens = estimate_tokens(self.spec, record, known.get(Stage.PREPARE), known.get(Stage.GENERATE))
-        return estimate_disk(stage, self.spec, self.verifier_config, tokens, record.bytes)
+        share = new_states_share(self.spec, record)
+        return estimate_disk(stage, self.spec, self.verifier_config, tokens, text_bytes(record), share)
 
     def needs_verifier(self, stage: Stage) -> bool:
         """Whether the stage speaks to the verifier.
@@ -164,10 +166,7 @@ class StageInputs:
         return stage == Stage.CAPTURE and reachable and (missing or verifier.endpoint is not None)
 
     def _named(self, stage: Stage) -> dict[str, DatasetRecord]:
-        wanted = {Stage.PREPARE: "dataset", Stage.VOCAB: "vocabulary", Stage.EVALUATE: "suite:"}.get(stage)
-        if stage == Stage.GENERATE and self._datasets["dataset"].kind == "rows":
-            wanted = "dataset"  # it holds the rows' hidden states
-        return {name: item for name, item in self._datasets.items() if wanted and name.startswith(wanted)}
+        return {name: item for name, item in self._datasets.items() if reads_dataset(stage, name, item)}
 
     def _dataset(self, dataset_id: str, where: str) -> DatasetRecord:
         try:

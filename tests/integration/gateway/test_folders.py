@@ -138,6 +138,8 @@ def test_jobs_of_rows_and_vocabularies_are_taken_and_what_they_cannot_do_is_refu
     assert taken.status_code in (201, 202), taken.text
     assert pointers(submit(http, verifier, rows, data={"generate": True})).keys() == {"/data/generate"}
     assert pointers(submit(http, verifier, given)).keys() == {"/data/dataset"}
+    for size in (0, 1, 513):  # none, fewer than the control tokens, more than the verifier has
+        assert pointers(submit(http, verifier, rows, draft={"vocab_size": size})).keys() == {"/draft/vocab_size"}
     suites = {"suites": [{"name": "a", "dataset": rows}]}
     assert pointers(submit(http, verifier, rows, evaluate=suites)).keys() == {"/evaluate/suites/0/dataset"}
     assert pointers(submit(http, verifier, rows, draft={"vocabulary": given})).keys() == {"/draft/vocab_size"}
