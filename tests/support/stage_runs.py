@@ -127,7 +127,7 @@ class StageRunner:
         self.job_id = new_id("job")
         self.events: list[dict[str, Any]] = []
 
-    def context(self, stage: str, previous: tuple[Path, ...] = ()) -> StageContext:
+    def context(self, stage: str, previous: tuple[Path, ...] = (), siblings: tuple[Path, ...] = ()) -> StageContext:
         """A context for a new attempt at a stage."""
         token = new_id("run")
         folder = self.root / stage / token
@@ -142,6 +142,7 @@ class StageRunner:
             out=folder / "out",
             work=folder / "work",
             previous=previous,
+            siblings=siblings,
             exchange=self.exchange,
             endpoint=self.endpoint,
             served_model="tiny-verifier",
@@ -151,10 +152,10 @@ class StageRunner:
             input_digests=dict(self.digests),
         )
 
-    def run(self, module: Any, previous: tuple[Path, ...] = ()) -> dict[str, Any]:
+    def run(self, module: Any, previous: tuple[Path, ...] = (), siblings: tuple[Path, ...] = ()) -> dict[str, Any]:
         """Run a stage's module to its end and make its `out` an input of the later ones."""
         stage = module.__name__.rsplit(".", 1)[-1]
-        ctx = self.context(stage, previous)
+        ctx = self.context(stage, previous, siblings)
         self.last = ctx
         try:
             summary: dict[str, Any] = module.run(ctx)

@@ -123,7 +123,7 @@ class VerifierStub:
 
     def plan(self, text: str, *scripts: Script) -> None:
         """Use these scripts, one after the other, for requests that hold `text` in their last user turn (chat) or
-        whose ids hold those of `text` (completions, planned as `prefill TEXT`)."""
+        whose ids hold those of `text` (completions, planned as `prefill TEXT`; `render TEXT`: for `/tokenize`)."""
         self._plans[text].extend(scripts)
 
     def chats(self) -> list[Seen]:
@@ -152,6 +152,8 @@ class VerifierStub:
     def _concerns(self, text: str, seen: Seen) -> bool:
         if seen.path == "/v1/chat/completions":
             return text in seen.prompt
+        if seen.path == "/tokenize":
+            return text.startswith("render ") and text.removeprefix("render ") in json.dumps(seen.body)
         ids = words(text.removeprefix("prefill "))
         asked = seen.body.get("prompt", [])
         return text.startswith("prefill ") and any(

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from services.worker.data import verifier_client
 from services.worker.data.rows import read_shards
 from services.worker.stages import capture, generate, prepare, vocab
-from shared.errors import VerifierError
+from shared.errors import UserError, VerifierError
 from tests.support.stage_runs import (
     CONTROL_TOKENS,
     HIDDEN,
@@ -81,14 +81,44 @@ def test_prefilled_states_equal_those_captured_with_the_answer(generated, stub):
     assert list(stub.exchange.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ["nan", "zeros", "other_ids", "missing"])
+FAULTS = ["nan", "inf", "zeros", "zero_slot", "other_ids", "short", "few_slots", "narrow", "float16", "int32"]
+
+
+@pytest.mark.parametrize("kind", [*FAULTS, "missing", "another_request"])
 def test_bad_states_are_asked_for_again(generated, stub, kind):
     stub.plan("prompt-3", Script(states=kind))
     summary = (runner := generated()).run(capture)
     assert (summary["kept"], summary["inline"], summary["prefill"]) == (ROWS, ROWS - 1, 1)
+    assert summary["accounting"] == {"unit": "rows", "taken": ROWS, "kept": ROWS, "rejected": {}}
+    assert summary["dtype"] == "float32"
     assert len(stub.prefills()) == 1
     assert list(stub.exchange.iterdir()) == []
-    assert sum("asked for again" in event.get("message", "") for event in runner.events) == (kind != "missing")
+    warned = sum("asked for again" in event.get("message", "") for event in runner.events)
+    assert warned == (kind in FAULTS)
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_bad_states_by_prefill_are_excluded_by_name_and_counted(generated, stub, kind):
+    stub.plan("prefill please answer prompt-3", *[Script(states=kind)] * 2)
+    summary = (runner := generated(capture={"mode": "prefill"})).run(capture)
+    assert summary["excluded"] == summary["accounting"]["rejected"] == {"bad_states": 1}
+    (excluded,) = read_jsonl(runner.last.out / "excluded.jsonl")
+    assert (excluded["line"], excluded["reason"]) == (4, "bad_states")
+    assert excluded["source"]
+
+
+def test_eight_rows_have_their_own_states_one_by_one_together_and_again(generated, stub):
+    seen = []
+    for concurrency in (1, 8, 8):
+        runner = generated(capture={"mode": "prefill"}, data={"limit": 8, "concurrency": concurrency})
+        runner.run(capture)
+        tensors = [states_of(runner.last.out, number) for number in range(8)]
+        for place in tensors:
+            np.testing.assert_array_equal(place["hidden_states"], stub.states(place["token_ids"].tolist()))
+        seen.append({tuple(t["token_ids"].tolist()): t["hidden_states"] for t in tensors})
+    for other in seen[1:]:
+        assert other.keys() == seen[0].keys()
+        assert all(np.array_equal(other[ids], seen[0][ids]) for ids in other)
 
 
 def test_states_that_stay_bad_are_excluded_by_name_and_files_numbered_after_that(generated, stub):
@@ -124,6 +154,50 @@ def test_only_what_is_missing_is_made_again(generated, stub):
     summary = runner.run(capture, previous=(runner.last.work,))
     assert len(stub.prefills()) - asked == 3
     assert (summary["kept"], summary["prefill"]) == (ROWS, ROWS)
+
+
+def test_three_states_that_were_deleted_are_the_three_that_are_made_again(generated, stub):
+    runner = generated()
+    for _, states in list(read_shards(runner.inputs["generate"]))[5:8]:
+        states.unlink()
+    summary = runner.run(capture)
+    assert (summary["kept"], summary["inline"], summary["prefill"]) == (ROWS, ROWS - 3, 3)
+    assert len(stub.prefills()) == 3
+    assert list(stub.exchange.iterdir()) == []
+
+
+def test_three_states_deleted_from_a_broken_attempt_are_made_again(generated, stub):
+    runner = generated(capture={"mode": "prefill"})
+    runner.run(capture)
+    work = runner.last.work
+    for states in sorted((work / "rows").glob("*.safetensors"))[:3]:
+        states.unlink()
+    asked = len(stub.prefills())
+    assert runner.run(capture, previous=(work,))["kept"] == ROWS
+    assert len(stub.prefills()) - asked == 3
+
+
+def test_rows_that_another_run_has_prefilled_are_not_prefilled_again(generated, stub):
+    first = generated(capture={"mode": "prefill"}, data={"limit": 5})
+    first.run(capture)
+    second = generated(capture={"mode": "prefill"})
+    summary = second.run(capture, siblings=(first.last.out,))
+    assert (summary["kept"], summary["prefill"]) == (ROWS, ROWS)
+    assert len(stub.prefills()) == ROWS
+    for place in range(ROWS):
+        tensors = states_of(second.last.out, place)
+        np.testing.assert_array_equal(tensors["hidden_states"], stub.states(tensors["token_ids"].tolist()))
+
+
+def test_rows_without_any_supervised_token_end_the_stage_before_a_gpu_is_leased(generated):
+    runner = generated()
+    for shard in runner.inputs["generate"].glob("rows_*/rows.jsonl"):
+        rows = read_jsonl(shard)
+        for row in rows:
+            row["loss_mask"] = [1] + [0] * (len(row["input_ids"]) - 1)
+        write_rows(shard, rows)
+    with pytest.raises(UserError, match="no token of the 16 rows to train on is supervised"):
+        runner.run(capture)
 
 
 def test_a_verifier_that_goes_away_ends_the_stage_with_its_own_error(generated, stub):
