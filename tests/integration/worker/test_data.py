@@ -1,6 +1,7 @@
 """The data stages on real workers against a scripted verifier: nothing is generated twice, whoever dies."""
 
 import os
+import random
 import signal
 from collections import Counter
 
@@ -172,3 +173,19 @@ def test_a_job_outlives_a_redis_that_is_away_for_some_seconds(site, stage_moment
     record = site.wait_for(job_id, JobStatus.SUCCEEDED)
     assert record.attempt == 1
     assert asked(site).total() == ROWS
+
+
+@pytest.mark.data
+def test_a_job_with_a_larger_limit_on_a_shuffled_file_makes_only_what_no_earlier_job_has_made(site):
+    site.start_worker(DATA)
+    prefill = {"capture": {"mode": "prefill"}}
+    first = site.wait_for(site.submit(prompts(ROWS), data={"limit": 5}, **prefill), JobStatus.SUCCEEDED)
+    shuffled = random.Random(2).sample(prompts(ROWS), ROWS)
+    second = site.wait_for(site.submit(shuffled, data={"limit": 10}, **prefill), JobStatus.SUCCEEDED)
+    known = {row["row_id"] for row in rows(site, first)}
+    wanted = {row["row_id"] for row in rows(site, second)}
+    assert len(wanted) == 10
+    assert second.stage(Stage.GENERATE).key != first.stage(Stage.GENERATE).key
+    assert second.stage(Stage.GENERATE).summary["taken_over"] == len(known & wanted) > 0
+    assert asked(site).total() == len(site.stub.prefills()) == len(known | wanted)
+    assert set(asked(site).values()) == {1}
