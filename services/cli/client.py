@@ -62,12 +62,14 @@ class EyrieClient:
         self._http.close()
 
     def upload_dataset(self, path: Path, name: str | None = None) -> JsonObject:
-        """Upload a file of prompts, conversations or token ids: JSONL, plain or gzip, or Parquet.
+        """Upload a file of prompts, conversations or token ids (JSONL, plain or gzip, or Parquet), or a folder.
 
         Raises:
             ApiError
             OSError: the file cannot be read.
         """
+        if path.is_dir():
+            return self.upload_folder(path, name)
         with path.open("rb") as file:
             return self._object(
                 "POST",

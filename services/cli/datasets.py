@@ -39,7 +39,7 @@ def _upload_folder(folders: list[Path], name: str | None, weight: list[str] | No
     if len(folders) > 1 or weight:
         raise BadInput("a folder is a dataset of its own: upload it alone, without --weight")
     with EyrieClient(url) as client:
-        _print_dataset(client.upload_folder(folders[0], name), output)
+        _print_dataset(client.upload_dataset(folders[0], name), output)
 
 
 @app.command()

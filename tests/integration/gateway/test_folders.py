@@ -54,6 +54,14 @@ def test_the_command_line_sends_a_folder_whole(gateway: GatewayProcess, folder: 
     assert DatasetRecord.model_validate_json((stored / "dataset.json").read_bytes()) == record
 
 
+def test_a_job_may_be_submitted_with_a_folder(gateway: GatewayProcess, folder: Path) -> None:
+    flags = ("--preset", "tiny", "--prompts", str(folder), "--set", "data.generate=false", "-o", "json")
+    sent = eyrie(gateway.url, "submit", *flags)
+    assert sent.returncode == 0, sent.stderr
+    dataset = json.loads(sent.stdout)["spec"]["data"]["dataset"]
+    assert json.loads((gateway.store / "datasets" / dataset / "dataset.json").read_text())["kind"] == "rows"
+
+
 def test_equal_folders_are_equal_archives_and_equal_datasets(folder: Path, http: httpx.Client, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     for name, content in reversed(content_of(folder).items()):

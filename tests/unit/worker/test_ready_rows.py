@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from services.worker.data.token_freq import read_token_freq
 from services.worker.stages import prepare
 from shared.errors import UserError
 from shared.schemas.accounting import Accounting
@@ -202,15 +203,24 @@ def test_the_layers_may_be_named(start, folder):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({16: 1}, "is learnt"),
         ([1, 2], "holds list"),
+        ({"16": 1}, "wanted are whole numbers"),
+        ({16: 1.5}, "wanted are whole numbers"),
+        ({True: 1}, "wanted are whole numbers"),
         ({16: torch.tensor(1)}, "wanted are whole numbers"),
         (Trap(), "weights only"),
     ],
 )
-def test_counts_of_other_rows_are_refused_with_the_first_difference(content, message, start, counted):
-    torch.save(content, counted / "token_freq.pt")
-    with pytest.raises(UserError, match=message) as caught:
+def test_counts_are_whole_numbers_and_nothing_else(content, message, tmp_path):
+    torch.save(content, tmp_path / "token_freq.pt")
+    with pytest.raises(UserError, match=message):
+        read_token_freq(tmp_path / "token_freq.pt")
+    assert not TRAP.exists()
+
+
+def test_a_file_of_counts_that_cannot_be_read_is_refused_by_name(start, counted):
+    torch.save(Trap(), counted / "token_freq.pt")
+    with pytest.raises(UserError, match="weights only") as caught:
         start(counted).run(prepare)
     assert caught.value.where == "token_freq.pt"
     assert "leave the file out" in caught.value.hint
