@@ -30,6 +30,9 @@ class RowSets:
             return []
         self.store.create(f"rowsets/{rowset}/{key}", b"")
         others = [other for other in self.store.list(f"rowsets/{rowset}") if other != key]
+        for other in others:
+            if not self.store.exists(f"stages/{stage}/{other}"):  # cleared away
+                self.store.delete(f"rowsets/{rowset}/{other}")
         folders = [folder for other in others for folder in self._folders(f"stages/{stage}/{other}")]
         return sorted(folders, key=_age, reverse=True)[:MOST_SIBLINGS]
 

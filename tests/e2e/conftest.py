@@ -1,5 +1,7 @@
 """One real pipeline for all end-to-end tests: real Redis, gateway, worker, vLLM and speculators, over REST."""
 
+import asyncio
+import itertools
 import json
 import shutil
 import time
@@ -9,8 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from services.cli.client import EyrieClient
+from services.worker.data.exchange import take_states
+from services.worker.data.rows import read_shards
+from services.worker.data.verifier_client import VerifierClient
 from shared.artifact_store import LocalArtifactStore
 from shared.schemas.job import JobRecord, Stage
 from shared.schemas.manifest import Manifest
@@ -21,6 +27,7 @@ from tools.demo import PROMPTS
 ENDED = ("succeeded", "failed", "cancelled", "paused")
 JOB_TIMEOUT_S = 1500
 POLL_S = 1.0
+REPEATED_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,7 @@ class Pipeline:
     recording: Recording
     draft: Path
     inspection: dict[str, Any]
+    repeats: list[list[dict[str, Any]]]
 
     def manifest(self, stage: Stage) -> Manifest:
         return Manifest.model_validate_json(self.store.read(self.record.stage(stage).manifest or ""))
@@ -73,12 +81,39 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
                 raise AssertionError(f"{job['error']}\n{client.get_logs(job['id'], tail=60)}")
             draft = folder / "downloaded"
             client.download_draft(job["draft"], draft)
+            repeats = asyncio.run(repeated_states(stack.verifier_url, folder, record_of(folder, job["id"])))
     finally:
         local_stack.stop(stack)
     store = LocalArtifactStore(folder / "store")
-    record = JobRecord.model_validate_json(store.read(f"jobs/{job['id']}/terminal.json"))
-    yield Pipeline(job, record, store, recording, draft, inspection)
+    yield Pipeline(job, record_of(folder, job["id"]), store, recording, draft, inspection, repeats)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def record_of(folder: Path, job_id: str) -> JobRecord:
+    """A finished job's record."""
+    store = LocalArtifactStore(folder / "store")
+    return JobRecord.model_validate_json(store.read(f"jobs/{job_id}/terminal.json"))
+
+
+async def repeated_states(url: str, folder: Path, record: JobRecord) -> list[list[dict[str, Any]]]:
+    """Tensors of eight rows' prefills: one by one, together, and together again."""
+    manifest = record.stage(Stage.GENERATE).manifest or ""
+    root = Manifest.model_validate_json((folder / "store" / manifest).read_bytes()).root
+    rows = [row for row, _ in itertools.islice(read_shards(folder / "store" / root), REPEATED_ROWS)]
+    async with VerifierClient(url, None, folder / "exchange", REPEATED_ROWS) as client:
+        client.model = await client.check_model()
+
+        async def states(number: int, run: str) -> dict[str, Any]:
+            target = folder / f"{run}-{number}.safetensors"
+            taken = await client.prefill(rows[number].input_ids, request_id=f"repeat-{run}-{number}")
+            await asyncio.to_thread(take_states, taken, target)
+            return load_file(target)
+
+        async def all_at_once(run: str) -> list[dict[str, Any]]:
+            return await asyncio.gather(*(states(number, run) for number in range(len(rows))))
+
+        alone = [await states(number, "alone") for number in range(len(rows))]
+        return [alone, await all_at_once("together"), await all_at_once("again")]
 
 
 def inspected(client: EyrieClient, dataset: str) -> dict[str, Any]:

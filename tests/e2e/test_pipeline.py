@@ -89,6 +89,16 @@ def test_hidden_states_equal_a_float32_forward_pass(pipeline: Pipeline) -> None:
         assert max(errors) <= MAX_STATE_ERROR, f"row {entry['row_id']}: {errors}"
 
 
+@pytest.mark.data
+def test_rows_have_their_own_states_one_by_one_together_and_again(pipeline: Pipeline) -> None:
+    alone, *others = pipeline.repeats
+    assert len({tuple(tensors["token_ids"].tolist()) for tensors in alone}) == len(alone)
+    for run in others:
+        for expected, tensors in zip(alone, run, strict=True):
+            assert tensors["token_ids"].tolist() == expected["token_ids"].tolist()
+            assert max(relative_error(tensors["hidden_states"], expected["hidden_states"].float())) <= MAX_STATE_ERROR
+
+
 def test_the_trainers_loader_reads_disjoint_complete_splits_of_the_stated_size(pipeline: Pipeline) -> None:
     folder = pipeline.out(Stage.CAPTURE) / "dataset"
     meta = json.loads((folder / "meta.json").read_text())

@@ -3,6 +3,7 @@
 States are found by their row's id; whether they fit the row is for whoever takes them to check.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -25,9 +26,11 @@ class EarlierStates:
         for folder in folders:
             if (folder / WORK_ROWS).is_dir():
                 self._work.append(RowFolder(folder / WORK_ROWS, create=False))
-            elif (index := folder / DATASET / "rows.jsonl").is_file():
-                numbers = {entry["row_id"]: entry["index"] for entry in read_jsonl(index)}
-                self._laid_out.append((folder / DATASET / "hidden_states", numbers))
+            else:
+                with contextlib.suppress(OSError):  # no such stage, or removed by now
+                    index = read_jsonl(folder / DATASET / "rows.jsonl")
+                    numbers = {entry["row_id"]: entry["index"] for entry in index}
+                    self._laid_out.append((folder / DATASET / "hidden_states", numbers))
 
     def find(self, row_id: str) -> Iterator[Path]:
         """Files that may hold the states of a row."""

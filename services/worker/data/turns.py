@@ -110,10 +110,11 @@ class TurnWriter:
 
     def _take_over(self, row: Row, states: Path) -> Row:
         """Make an earlier run's row our own, with its states where they are still there."""
-        row.has_states = False
-        if states.is_file():
+        try:
             link_or_copy(states, self.rows.states_path(row.id))
             row.has_states = True
+        except FileNotFoundError:
+            row.has_states = False  # the capture stage asks for them
         self.rows.write(row)
         return row
 
