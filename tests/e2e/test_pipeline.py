@@ -152,6 +152,7 @@ def test_a_draft_trained_on_other_rows_states_is_estimated_to_be_worse(pipeline:
     write_dataset(tmp_path / "capture" / "dataset", swapped[:count], swapped[count:], meta["layer_ids"])
     runner = StageRunner(tmp_path / "runs", pipeline.record.spec, tmp_path)
     runner.inputs.update(capture=tmp_path / "capture", vocab=pipeline.out(Stage.VOCAB))
+    runner.digests["capture"] = pipeline.manifest(Stage.VOCAB).inputs["capture"]  # what its vocabulary was counted on
     control = runner.run(train)["estimated_acceptance_length"]
     estimated = pipeline.job["stages"][4]["summary"]["estimated_acceptance_length"]
     assert control <= estimated - MIN_CONTROL_DISTANCE
