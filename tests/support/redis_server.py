@@ -8,9 +8,9 @@ from tools.embedded_redis import RedisHandle, start_redis
 
 
 @contextmanager
-def redis_server(folder: Path, port: int | None = None) -> Iterator[RedisHandle]:
+def redis_server(folder: Path, port: int | None = None, binary: str | None = None) -> Iterator[RedisHandle]:
     """A Redis server on a free loopback port that ends with the block."""
-    handle = start_redis(folder, port)
+    handle = start_redis(folder, port, binary)
     try:
         yield handle
     finally:

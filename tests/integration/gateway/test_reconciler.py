@@ -3,17 +3,22 @@
 import os
 import threading
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
+from services.gateway import reconciler
+from services.gateway.idempotency import IdempotencyKeys
 from services.gateway.reconciler import LEASE_KEY, Reconciler
+from shared import attempts
 from shared.artifact_store import LocalArtifactStore
+from shared.errors import ArtifactStoreError, StatusReason
 from shared.job_store import JobStore
 from shared.presets import resolve
 from shared.queue import JobQueue
-from shared.schemas.job import JobRecord, JobStatus, Stage, StageStatus
+from shared.schemas.job import ErrorDetail, JobRecord, JobStatus, Stage, StageStatus, UserAction
 from shared.settings import Settings
 from tests.support.wait import wait_until
 from tools.embedded_redis import RedisHandle
@@ -162,10 +167,11 @@ def test_two_reconcilers_at_once_start_one_attempt(world: World) -> None:
     job_id = world.create()
     world.run(job_id)
     other = world.another()
-    for reconciler in (world.reconciler, other):
-        reconciler.round()
+    both = (world.reconciler, other)
+    for each in both:
+        each.round()
     world.clock.seconds += 11
-    threads = [threading.Thread(target=reconciler.round) for reconciler in (world.reconciler, other)]
+    threads = [threading.Thread(target=each.round) for each in both]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -227,3 +233,91 @@ def test_what_a_dead_gateway_left_of_an_upload_is_removed_after_a_day(world: Wor
     os.utime(old, (two_days_ago, two_days_ago))
     world.reconciler.round()
     assert (old.exists(), fresh.exists()) == (False, True)
+
+
+@pytest.mark.parametrize("fate", ["stuck", "failed", "finished", "unknown"])
+def test_whatever_rq_did_to_a_message_its_job_comes_back_in_line_once(world: World, fate: str) -> None:
+    job_id = world.create()
+    message = f"{job_id}-1"
+    assert world.redis.lpop(world.queue.queue.key) == message
+    if fate == "stuck":
+        world.redis.lpush(world.queue.queue.intermediate_queue_key, message)
+    elif fate == "unknown":
+        world.redis.delete(f"rq:job:{message}")
+    else:
+        world.queue.queue.fetch_job(message).set_status(fate)
+    world.pass_time(11)
+    world.pass_time(60)
+    assert world.queue.queue.get_job_ids() == [message]
+    assert world.redis.llen(world.queue.queue.intermediate_queue_key) == 0
+
+
+def test_an_attempt_that_has_to_wait_is_put_in_line_when_its_time_has_passed(world: World) -> None:
+    job_id = world.create()
+    world.run(job_id)
+    detail = ErrorDetail(reason=StatusReason.UPSTREAM_VERIFIER, message="it is gone")
+    world.jobs.update(job_id, lambda record: attempts.fail(record, detail, world.settings))
+    world.jobs.back_off(job_id, 600)
+    world.pass_time(100_000)
+    assert world.queue.waiting() == 0
+    world.redis.delete(f"eyrie:backoff:{job_id}")
+    world.reconciler.round()
+    assert world.queue.is_waiting(job_id, 2)
+    assert world.jobs.get(job_id).retry_after_s is None
+    world.redis.flushall()  # and with it the wait
+    world.reconciler.round()
+    assert world.queue.is_waiting(job_id, 2)
+
+
+def test_a_place_that_was_taken_for_a_job_that_never_came_is_given_back(world: World) -> None:
+    assert world.jobs.reserve("job_00000000000000000000", 1)
+    assert not world.jobs.reserve("job_00000000000000000001", 1)
+    world.pass_time(11)
+    assert world.jobs.reserve("job_00000000000000000001", 1)
+
+
+def test_a_state_that_the_store_could_not_take_is_kept_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = world.create()
+    with monkeypatch.context() as full:
+        full.setattr(world.jobs.artifacts, "write", no_space)
+        world.jobs.update(job_id, lambda record: attempts.decide(record, UserAction.PAUSE))
+    world.reconciler.round()
+    world.redis.flushall()
+    assert world.jobs.get(job_id).status == JobStatus.PAUSED
+
+
+def test_a_round_reads_few_records_however_many_jobs_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [world.create() for _ in range(40)]
+    for job_id in ids[:30]:
+        world.queue.remove(job_id, 1)
+    world.run(ids[39])
+    monkeypatch.setattr(reconciler, "MOST_RECORDS", 10)
+    read: list[int] = []
+    get_many = world.jobs.get_many
+
+    def count(wanted: list[str]) -> Iterator[JobRecord]:
+        read.append(len(wanted))
+        return get_many(wanted)
+
+    monkeypatch.setattr(world.jobs, "get_many", count)
+    for _ in range(5):
+        world.pass_time(11)
+    assert max(read) == 10
+    assert world.queue.jobs_in_line() == set(ids)
+    assert world.jobs.get(ids[39]).attempt == 2
+
+
+def test_an_unread_key_of_a_day_ago_is_forgotten(world: World) -> None:
+    keys = IdempotencyKeys(world.redis, world.jobs.artifacts)
+    for key in ("old", "new"):
+        keys.keep(key, "body", "job_x")
+    old, new = (
+        world.jobs.artifacts.path(f"idempotency/{sha256(key.encode()).hexdigest()}.json") for key in ("old", "new")
+    )
+    os.utime(old, (new.stat().st_mtime - 90_000,) * 2)
+    world.reconciler.round()
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+def no_space(*_: object) -> None:
+    raise ArtifactStoreError("the artifact store cannot be used: No space left on device")
