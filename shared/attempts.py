@@ -154,8 +154,9 @@ def _end(
         last.ended_at, last.reason, last.message = max(moment, last.started_at), reason, message
         last.stage = running[0].name if running else None
     for stage in running:
-        stage.status, stage.finished_at = stages, moment
+        # The clock may have been set back since the stage started.
+        stage.status, stage.finished_at = stages, max(moment, stage.started_at or moment)
         stand_still(stage)
         if stage.started_at is not None:
-            stage.seconds = max(0.0, (moment - stage.started_at).total_seconds())
+            stage.seconds = (stage.finished_at - stage.started_at).total_seconds()
     record.token = record.worker = None

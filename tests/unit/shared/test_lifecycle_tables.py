@@ -1,6 +1,7 @@
 """The tables of the life cycle: states, what a person may ask for, and which ends of an attempt are tried again."""
 
 import itertools
+from datetime import timedelta
 
 import pytest
 
@@ -205,3 +206,12 @@ def test_a_job_that_was_paused_in_mid_run_goes_on_as_another_attempt(record: Job
     assert (record.status, record.attempt, record.status_reason) == (JobStatus.QUEUED, 2, None)
     attempts.decide(record, UserAction.RESUME)
     assert record.attempt == 2
+
+
+def test_a_clock_that_is_set_back_in_mid_stage_ends_no_stage_before_it_began(record: JobRecord) -> None:
+    run(record)
+    stage = record.stage(Stage.TRAIN)
+    stage.started_at = now() + timedelta(minutes=10)
+    attempts.hand_over(record)
+    assert stage.finished_at == stage.started_at
+    assert stage.seconds == 0
