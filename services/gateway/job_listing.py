@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 
 from services.gateway.paging import unknown_after
+from services.gateway.problems import Problem
+from services.gateway.rebuild import Rebuilder
 from shared.job_store import JobNotFound, JobStore
 from shared.queue import JobQueue
 from shared.schemas.job import JobRecord, JobStatus
 
 SCAN = 1000
+REBUILD_WAIT_S = 3.0
 
 
 def job_page(
@@ -23,6 +26,17 @@ def job_page(
     except JobNotFound:
         raise unknown_after(after or "") from None
     return list(jobs.get_many(ids[:limit])), len(ids) > limit
+
+
+def require_complete(rebuilder: Rebuilder) -> None:
+    """Put back first what an emptied Redis has lost.
+
+    Raises:
+        Problem: 503, that takes longer than a person waits.
+    """
+    if not rebuilder.finish(REBUILD_WAIT_S):
+        detail = "the list of jobs is being rebuilt from the artifact store; ask again"
+        raise Problem(503, detail, headers={"Retry-After": "5"})
 
 
 def positions(queue: JobQueue, records: Sequence[JobRecord]) -> dict[str, int]:

@@ -4,6 +4,8 @@ A mark in Redis says that this was done. Without the mark the whole store is gon
 job whose gateway died between store and Redis.
 """
 
+import time
+
 from shared.job_store import JobStore
 from shared.live_jobs import PREFIX
 from shared.queue import JobQueue
@@ -11,7 +13,7 @@ from shared.schemas.job import JobRecord
 from shared.state_machine import GOES_ON
 
 MARK = f"{PREFIX}rebuilt"
-BATCH = 500
+BATCH = 200
 
 
 class Rebuilder:
@@ -25,10 +27,14 @@ class Rebuilder:
         """Tell whether Redis has had all jobs since it was emptied last."""
         return bool(self.jobs.redis.exists(MARK))
 
-    def finish(self) -> None:
-        """Put everything back that is missing, unless that was done."""
+    def finish(self, within_s: float) -> bool:
+        """Put everything back that is missing, unless that was done; False when the time was too short for it."""
+        end = time.monotonic() + within_s
         while not self.is_done():
+            if time.monotonic() > end:
+                return False
             self.step()
+        return True
 
     def step(self) -> bool:
         """Put a batch back; True when nothing was left to put back."""

@@ -16,7 +16,7 @@ from services.gateway.examples import JOB_BODY
 from services.gateway.files import job_draft
 from services.gateway.job_actions import act
 from services.gateway.job_admission import admit, retry
-from services.gateway.job_listing import job_page, positions
+from services.gateway.job_listing import job_page, positions, require_complete
 from services.gateway.job_logs import read_logs
 from services.gateway.wire import DraftView, EventView, JobView, Page, draft_view, event_view, job_view
 from shared.schemas.job import JobRecord, JobStatus, Stage, UserAction
@@ -54,7 +54,7 @@ def list_jobs(
     preset: Annotated[str | None, Query(max_length=64, description="Only jobs of this preset.")] = None,
 ) -> Page[JobView]:
     """List jobs, newest first."""
-    backend.rebuilder.finish()
+    require_complete(backend.rebuilder)
     records, has_more = job_page(backend.jobs, after, limit, status, preset)
     places = positions(backend.queue, records)
     views = [job_view(record, places.get(record.id)) for record in records]

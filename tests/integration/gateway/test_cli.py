@@ -54,7 +54,13 @@ def test_list_show_cancel_and_datasets(gateway: GatewayProcess, prompts: Path) -
     assert job_id in eyrie(gateway.url, "list").stdout
     assert job_id in [job["id"] for job in json.loads(eyrie(gateway.url, "list", "-o", "json").stdout)]
     assert "prepare" in eyrie(gateway.url, "show", job_id).stdout
+    assert json.loads(eyrie(gateway.url, "pause", job_id, "-o", "json").stdout)["status"] == "paused"
+    assert eyrie(gateway.url, "resume", job_id).stdout.strip() == f"{job_id} queued"
+    refused = eyrie(gateway.url, "retry", job_id)
+    assert (refused.returncode, "the job is queued" in refused.stderr) == (5, True)
     assert json.loads(eyrie(gateway.url, "cancel", job_id, "-o", "json").stdout)["status"] == "cancelled"
+    again = json.loads(eyrie(gateway.url, "retry", job_id, "-o", "json").stdout)
+    assert (again["retry_of"], again["status"]) == (job_id, "queued")
     watched = eyrie(gateway.url, "watch", job_id)
     assert (watched.returncode, "cancelled" in watched.stdout) == (1, True)
     uploaded = json.loads(eyrie(gateway.url, "datasets", "upload", str(prompts), "-o", "json").stdout)
