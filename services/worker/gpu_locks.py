@@ -31,7 +31,7 @@ class GpuLocks:
     """
 
     def __init__(self, folder: Path, store_root: Path) -> None:
-        self.folder = folder
+        self.folder, self.store_root = folder, store_root
         self.site = hashlib.sha256(str(store_root).encode()).hexdigest()[:SITE_CHARACTERS]
 
     def take(self, gpus: Iterable[str]) -> list[int] | None:

@@ -57,7 +57,7 @@ class LocalGpus:
 
     def empty(self) -> list[str]:
         """Those on which no process of any run is left, as far as this host can tell."""
-        in_use = gpus_in_use()
+        in_use = gpus_in_use(self.locks.store_root)
         return [gpu for gpu in self.ids if gpu not in in_use and self.locks.is_free(gpu)]
 
     def end_quarantines(self, leases: GpuLeases) -> None:

@@ -19,6 +19,8 @@ from typing import IO
 
 import psutil
 
+from services.worker.gpu_locks import is_real
+
 RUN_TOKEN_VARIABLE = "EYRIE_RUN_TOKEN"
 JOB_VARIABLE = "EYRIE_RUN_JOB"
 GPUS_VARIABLE = "EYRIE_RUN_GPUS"
@@ -123,10 +125,13 @@ def live_runs(store_root: Path) -> set[tuple[str, str]]:
     }
 
 
-def gpus_in_use() -> set[str]:
-    """GPUs that any marked process of this machine was started for."""
-    named = (environment.get(GPUS_VARIABLE, "") for _, environment in _live_processes())
-    return {gpu for gpus in named for gpu in gpus.split(",") if gpu}
+def gpus_in_use(store_root: Path) -> set[str]:
+    """GPUs that any marked process of this machine was started for; faked ones exist within one store only."""
+    used = set()
+    for _, environment in _live_processes():
+        ours = environment.get(STORE_VARIABLE) == str(store_root)
+        used |= {gpu for gpu in environment.get(GPUS_VARIABLE, "").split(",") if gpu and (ours or is_real(gpu))}
+    return used
 
 
 def end_tree(token: str, leader: int | None, grace_s: float) -> None:

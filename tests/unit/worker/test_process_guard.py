@@ -11,6 +11,7 @@ import pytest
 from services.worker.gpu_locks import GpuLocks
 from services.worker.supervision import (
     GPUS_VARIABLE,
+    STORE_VARIABLE,
     GuardedProcess,
     end_tree,
     gpus_in_use,
@@ -158,11 +159,14 @@ def test_a_command_that_cannot_be_run_is_an_error_and_no_hang(tmp_path):
 def test_a_gpus_lock_is_free_only_when_guard_and_command_are_gone(launch, tmp_path):
     locks = GpuLocks(tmp_path / "locks", tmp_path)
     (descriptor,) = locks.take(["fake-0"])
-    guarded = launch(STUBBORN, keep=(descriptor,), extra={GPUS_VARIABLE: "fake-0,fake-1"})
+    guarded = launch(STUBBORN, keep=(descriptor,), extra={GPUS_VARIABLE: "fake-0,GPU-a", STORE_VARIABLE: str(tmp_path)})
     os.close(descriptor)
     command = wait_until(lambda: psutil.Process(guarded.process.pid).children(), what="the command runs")
     assert not locks.is_free("fake-0")
-    assert {"fake-0", "fake-1"} <= gpus_in_use()
+    assert {"fake-0", "GPU-a"} <= gpus_in_use(tmp_path)
+    elsewhere = gpus_in_use(tmp_path / "another")  # a faked GPU belongs to one store, a real one to the machine
+    assert "GPU-a" in elsewhere
+    assert "fake-0" not in elsewhere
     guarded.process.kill()
     guarded.process.wait(10)
     assert is_alive(command[0])
