@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from services.worker.stage_run import StageResult, StageRun
+from shared.data.files import read_record
 from shared.ids import new_id
 from shared.presets import merge, resolve
 from shared.schemas.job import Stage
@@ -144,6 +145,7 @@ def prepare(folder: Path, dataset: Path, generate: bool) -> tuple[StageResult, f
         token=new_id("run"),
         spec=spec,
         inputs={"dataset": dataset},
+        input_digests={"dataset": read_record(dataset).sha256},
         out=folder / "out",
         work=folder / "work",
         previous=[],
