@@ -1,0 +1,148 @@
+"""A user of the service while it breaks: submits jobs, insists politely, and writes down everything that it is told."""
+
+import itertools
+import json
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from tests.support.chaos.site import ChaosSite
+from tests.support.wait import wait_until
+
+TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
+POLL_S = 0.2
+TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """One answer about one job: status, percent, and the step of its training when there is one."""
+
+    at: float
+    job: str
+    status: str
+    percent: float
+    step: float | None
+    attempt: int
+    finished_stages: frozenset[str]
+
+
+@dataclass
+class Driver:
+    """Speaks to whichever gateway lives; a refusal with 503, or none at all, is asked again.
+
+    Attributes:
+        history: every answer about every job, in order.
+        accepted: jobs that a gateway has acknowledged.
+    """
+
+    site: ChaosSite
+    seed: int
+    history: list[Look] = field(default_factory=list)
+    accepted: list[str] = field(default_factory=list)
+    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> "Driver":
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        lines = [json.dumps({**vars(look), "finished_stages": sorted(look.finished_stages)}) for look in self.history]
+        (self.site.folder / "history.jsonl").write_text("\n".join(lines))
+
+    def submit(self, steps: int = 3, step_s: float = 0.02, **changes: Any) -> str:
+        """Have a job accepted; no two of a driver are equal, so that none reuses another's stages."""
+        number = next(self._numbers)
+        if not hasattr(self, "dataset"):
+            rows = "\n".join(json.dumps({"prompt": f"prompt-{row}"}) for row in range(4))
+            self.dataset = self.ask("POST", "/v1/datasets?name=chaos", content=rows)["id"]
+        document = {
+            "preset": "tiny",
+            "verifier": {"model": str(self.site.verifier)},
+            "data": {"dataset": self.dataset, "seed": self.seed * 10_000 + number, **changes.pop("data", {})},
+            "draft": {"vocab_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8},
+            "metadata": {"steps": str(steps), "step_s": str(step_s)},
+            **changes,
+        }
+        key = {"Idempotency-Key": f"chaos-{self.seed}-{number}"}
+        job: dict[str, Any] = self.ask("POST", "/v1/jobs", json=document, headers=key)
+        self.accepted.append(job["id"])
+        return str(job["id"])
+
+    def ask(self, method: str, path: str, timeout_s: float = 120.0, **arguments: Any) -> dict[str, Any]:
+        """Ask until somebody answers; an answer of the 4xx kind is a failure of the test."""
+
+        def once() -> httpx.Response | None:
+            for url in self.site.urls():
+                try:
+                    response = httpx.request(method, url + path, timeout=TIMEOUT_S, **arguments)
+                except httpx.TransportError:
+                    continue
+                first_under_way = response.status_code == 409 and "Idempotency-Key" in arguments.get("headers", {})
+                if response.status_code < 500 and not first_under_way:
+                    return response
+            return None
+
+        response = wait_until(once, timeout_s, POLL_S, what=f"{method} {path} answered")
+        assert response.is_success, f"{method} {path}: {response.status_code} {response.text}"
+        answer: dict[str, Any] = response.json()
+        return answer
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """A job as the service shows it now."""
+        return self.ask("GET", f"/v1/jobs/{job_id}")
+
+    def wait_for_end(self, timeout_s: float = 240.0) -> dict[str, dict[str, Any]]:
+        """Wait until every accepted job has ended; returns them as they are shown then."""
+        ended: dict[str, dict[str, Any]] = {}
+        end = time.monotonic() + timeout_s
+        for job_id in self.accepted:
+            left = max(1.0, end - time.monotonic())
+            ended[job_id] = wait_until(lambda one=job_id: self._ended(one), left, 0.5, what=f"{job_id} ends")  # type: ignore[misc]
+        return ended
+
+    def wait_for_step(self, job_id: str, step: int, timeout_s: float = 60.0) -> None:
+        """Wait until a job's training has really taken a step, by the journal."""
+
+        def reached() -> bool:
+            events = self.site.journal.read()
+            return any(e["kind"] == "step" and e["job"] == job_id and e["step"] >= step for e in events)
+
+        wait_until(reached, timeout_s, what=f"{job_id} takes step {step}")
+
+    def _ended(self, job_id: str) -> dict[str, Any] | None:
+        job = self.job(job_id)
+        return job if job["status"] in TERMINAL else None
+
+    def _watch(self) -> None:
+        while not self._stop.wait(POLL_S):
+            for job_id in list(self.accepted):
+                for url in self.site.urls()[:1]:
+                    try:
+                        response = httpx.get(f"{url}/v1/jobs/{job_id}", timeout=TIMEOUT_S)
+                    except httpx.TransportError:
+                        continue
+                    if response.is_success:
+                        self.history.append(_look(response.json()))
+
+
+def _look(job: dict[str, Any]) -> Look:
+    train = next(stage for stage in job["stages"] if stage["name"] == "train")
+    progress = train["progress"] or {}
+    done = frozenset(stage["name"] for stage in job["stages"] if stage["status"] in ("succeeded", "reused"))
+    return Look(
+        at=time.monotonic(),
+        job=job["id"],
+        status=job["status"],
+        percent=job["progress"]["percent"],
+        step=progress.get("done"),
+        attempt=job["attempt"],
+        finished_stages=done,
+    )
