@@ -1,0 +1,5 @@
+"""evaluate, scripted."""
+
+from tests.support.chaos_stages.scripted import run
+
+__all__ = ["run"]
