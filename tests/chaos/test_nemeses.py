@@ -33,6 +33,7 @@ STRIKES = {
     "many_jobs_few_workers": (8, 50),
     "verifier_fails": (2, 12),
     "gpus_contended": (1, 8),
+    "clocks_off": (1, 6),
 }
 CONTROL_STRIKES = (12, 40)
 

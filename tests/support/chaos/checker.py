@@ -19,7 +19,7 @@ def violations(driver: Driver, ended: dict[str, dict[str, Any]]) -> list[str]:
     site = driver.site
     return [
         *_ends(driver, ended),
-        *_only_forward(driver.history),
+        *_only_forward(driver),
         *_one_artifact(site.store, ended),
         *_overlaps(site.journal.read()),
         *_steps(site.journal.read()),
@@ -46,12 +46,14 @@ def _ends(driver: Driver, ended: dict[str, dict[str, Any]]) -> Iterator[str]:
             yield f"{job_id} failed without a reason"
 
 
-def _only_forward(history: list[Look]) -> Iterator[str]:
+def _only_forward(driver: Driver) -> Iterator[str]:
     """What a user sees of a job only grows: percent, finished stages, attempts, and steps within training."""
     last: dict[str, Look] = {}
-    for look in history:
+    for look in driver.history:
         before = last.get(look.job)
-        if before is not None:
+        if look.seconds < 0:
+            yield f"{look.job} has a negative duration"
+        if before is not None and not any(before.at <= moment <= look.at for moment in driver.restarts):
             if look.percent < before.percent:
                 yield f"{look.job} fell from {before.percent} to {look.percent} percent"
             if not before.finished_stages <= look.finished_stages:

@@ -19,7 +19,7 @@ TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class Look:
-    """One answer about one job: status, percent, and the step of its training when there is one."""
+    """One answer about one job: status, percent, the step of its training, and its shortest duration (0 at most)."""
 
     at: float
     job: str
@@ -28,6 +28,7 @@ class Look:
     step: float | None
     attempt: int
     finished_stages: frozenset[str]
+    seconds: float
 
 
 @dataclass
@@ -37,12 +38,14 @@ class Driver:
     Attributes:
         history: every answer about every job, in order.
         accepted: jobs that a gateway has acknowledged.
+        restarts: moments after which jobs may start again from their stages: Redis had lost everything.
     """
 
     site: ChaosSite
     seed: int
     history: list[Look] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)
+    restarts: list[float] = field(default_factory=list)
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
     _stop: threading.Event = field(default_factory=threading.Event)
 
@@ -108,6 +111,10 @@ class Driver:
             ended[job_id] = wait_until(lambda one=job_id: self._ended(one), left, 0.5, what=f"{job_id} ends")  # type: ignore[misc]
         return ended
 
+    def expect_restart(self) -> None:
+        """Say that Redis is being emptied: what is shown of a job under way may fall once."""
+        self.restarts.append(time.monotonic())
+
     def wait_for_step(self, job_id: str, step: int, timeout_s: float = 60.0) -> None:
         """Wait until a job's training has really taken a step, by the journal."""
 
@@ -145,4 +152,5 @@ def _look(job: dict[str, Any]) -> Look:
         step=progress.get("done"),
         attempt=job["attempt"],
         finished_stages=done,
+        seconds=min(value for value in [*job["durations"].values(), 0.0] if value is not None),
     )

@@ -3,10 +3,12 @@
 A nemesis leaves the site able to finish: when it returns, Redis, a gateway and a worker live again.
 """
 
+import importlib.util
 import random
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 from redis import Redis
@@ -23,6 +25,7 @@ LONGEST_DELAY_S = 0.020
 PATIENCE_S = 15.0  # longer than the reconciler waits before it sends a lost message again
 STEPS, STEP_S = 60, 0.05
 PAST_THE_LEASE_S = 6.0
+CLOCKS = ("+600s", "-600s")
 
 
 def sigterm_after_dequeue(driver: Driver, chance: random.Random, strikes: int) -> dict[str, int]:
@@ -122,6 +125,7 @@ def _redis(driver: Driver, chance: random.Random, strikes: int, how: str, away_s
         waiting = driver.submit()
         driver.wait_for_step(running, chance.randint(2, STEPS // 2))
         if how == "emptied":
+            driver.expect_restart()
             site.client.flushall()
         else:
             site.stop_redis()
@@ -207,6 +211,42 @@ def gpus_contended(driver: Driver, chance: random.Random, strikes: int) -> dict[
             site.start_worker(STAGES, gpus)
         driver.wait_for_end()
     return {"killed": killed}
+
+
+def clocks_off(driver: Driver, chance: random.Random, strikes: int) -> dict[str, int]:
+    """Workers and gateways whose clocks are ten minutes fast or slow; one worker is killed and another takes over."""
+    site, counts = driver.site, dict.fromkeys(CLOCKS, 0)
+    site.start_gateway()
+    for strike in range(strikes):
+        offset = CLOCKS[strike % len(CLOCKS)]
+        faked = faked_clock(offset)
+        site.start_gateway(faked)
+        worker = site.start_worker(STAGES, faked)
+        job_id = driver.submit(STEPS // 2, STEP_S)
+        driver.wait_for_step(job_id, chance.randint(2, STEPS // 4))
+        for process in victims(worker, "all"):
+            process.kill()
+        worker.wait(10)
+        other = site.start_worker()
+        driver.submit()
+        driver.wait_for_end()
+        other.send_signal(signal.SIGTERM)
+        other.wait(60)
+        _, gateway = site.gateways.pop()
+        gateway.terminate()
+        gateway.wait(30)
+        counts[offset] += 1
+    return counts
+
+
+def faked_clock(offset: str) -> dict[str, str]:
+    """Variables that set a process's wall clock off by libfaketime; its monotonic clock, like a real one, stays."""
+    package = importlib.util.find_spec("libfaketime")
+    assert package is not None, "libfaketime comes with the extra `dev`"
+    assert package.origin is not None
+    library = Path(package.origin).parent / "vendor" / "libfaketime" / "src" / "libfaketime.so.1"
+    assert library.is_file(), library
+    return {"LD_PRELOAD": str(library), "FAKETIME": offset, "DONT_FAKE_MONOTONIC": "1", "FAKETIME_NO_CACHE": "1"}
 
 
 def victims(worker: Process, target: str) -> list[psutil.Process]:
