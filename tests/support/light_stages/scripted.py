@@ -50,13 +50,19 @@ def run(ctx: StageContext) -> dict[str, Any]:
     """Do what the job's metadata says, then leave the stage's files."""
     ctx.report.progress(0, 2, "steps")
     follow(ctx, ctx.spec.metadata.get(ctx.stage, ""))
+    summary = leave(ctx)
+    ctx.report.progress(2, 2, "steps")
+    return summary
+
+
+def leave(ctx: StageContext) -> dict[str, Any]:
+    """Leave the stage's files; returns its summary, whose books balance."""
     count = items(ctx)
     capture = {"dataset/meta.json": json.dumps({**META, "num_train": count})}
     for name, content in (FILES | {"capture": capture})[ctx.stage].items():
         path = ctx.out / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    ctx.report.progress(2, 2, "steps")
     return {"stage": ctx.stage, "accounting": {"unit": UNITS.get(ctx.stage, "rows"), "taken": count, "kept": count}}
 
 
