@@ -5,8 +5,8 @@ Keys (below `eyrie:`):
     gpus:held          hash: GPU to its `GpuHolder` (JSON); stays when the lease expires
     gpus:line          sorted set: tokens of the runs that wait for GPUs, by number
     gpus:number        the last number given out
-    gpus:wait:TOKEN    what the run wants (JSON): `count` of `gpus`, of which `usable` could serve now; expires when
-                       it stops asking
+    gpus:wait:TOKEN    what the run wants (JSON): `count` of `gpus`, of which it found `usable` empty when it last
+                       asked; expires when it stops asking
 
 A GPU with a holder and without a lease is *quarantined*: its run is gone, its processes may not be. It is given to
 nobody until somebody who can see the machine has found it empty (`clear`).
@@ -33,11 +33,13 @@ local prefix, token, wish = ARGV[1], ARGV[2], cjson.decode(ARGV[3])
 local spoken_for = {}
 local function leased(gpu) return redis.call('EXISTS', prefix .. 'gpu:' .. gpu) == 1 end
 local function held(gpu) return redis.call('HEXISTS', KEYS[1], gpu) == 1 end
-local function choose(from)
-    local chosen = {}
-    for _, gpu in ipairs(from.usable) do
-        if #chosen < from.count and not spoken_for[gpu] and not leased(gpu) and not held(gpu) then
-            table.insert(chosen, gpu)
+local function choose(count, offers)
+    local chosen, seen = {}, {}
+    for _, offer in ipairs(offers) do
+        for _, gpu in ipairs(offer) do
+            local free = not spoken_for[gpu] and not leased(gpu) and not held(gpu)
+            if #chosen < count and free and not seen[gpu] then table.insert(chosen, gpu) end
+            seen[gpu] = true
         end
     end
     return chosen
@@ -56,10 +58,12 @@ for _, other in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
         for _, gpu in ipairs(earlier.gpus) do
             if leased(gpu) or not held(gpu) then possible = possible + 1 end
         end
-        for _, gpu in ipairs(possible >= earlier.count and choose(earlier) or {}) do spoken_for[gpu] = true end
+        -- What became free since it looked is its own as well: it has not had its turn to see that.
+        local kept = possible >= earlier.count and choose(earlier.count, {earlier.usable, earlier.gpus}) or {}
+        for _, gpu in ipairs(kept) do spoken_for[gpu] = true end
     end
 end
-local chosen = choose(wish)
+local chosen = choose(wish.count, {wish.usable})
 if #chosen < wish.count then return {} end
 for _, gpu in ipairs(chosen) do
     redis.call('SET', prefix .. 'gpu:' .. gpu, token, 'PX', ARGV[5])

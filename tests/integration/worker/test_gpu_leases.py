@@ -71,6 +71,14 @@ def test_a_wish_that_cannot_be_met_now_lets_others_pass(leases, redis):
     assert ask(leases, "large", 4) == POOL
 
 
+def test_what_became_free_since_the_first_in_line_looked_is_kept_for_it(leases):
+    assert ask(leases, "holder", 1, ["x-0"]) == ["x-0"]
+    assert ask(leases, "first", 1, ["x-0"], usable=[]) == []  # the holder's processes are on it
+    leases.give_back("holder", ["x-0"])
+    assert ask(leases, "holder again", 1, ["x-0"]) == []  # a job that is tried again at once
+    assert ask(leases, "first", 1, ["x-0"]) == ["x-0"]
+
+
 def test_runs_on_other_gpus_do_not_stand_in_each_others_way(leases):
     assert ask(leases, "a", 2, ["x-0", "x-1"], usable=[]) == []
     assert ask(leases, "b", 1, ["y-0"]) == ["y-0"]

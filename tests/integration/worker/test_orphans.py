@@ -102,13 +102,7 @@ def start_pair(site):
     [
         (("worker",), False),
         (("worker", "horse"), False),
-        pytest.param(
-            ("stage",),
-            False,
-            marks=pytest.mark.skip(
-                reason="the killed stage's job is tried again at once and may be served before the line"
-            ),
-        ),
+        (("stage",), False),
         pytest.param(("guard", "stage"), False, marks=pytest.mark.slow),
         pytest.param(("horse", "guard"), False, marks=pytest.mark.slow),
         (("worker", "horse", "guard", "stage"), True),
