@@ -7,12 +7,32 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from shared.data.files import source_names
 from shared.data.ready_rows import held_out_lines
 from shared.data.row_index import RowIndex
 from shared.data.shares import quotas, validation_shares
 from shared.errors import UserError
 from shared.schemas.registry import DatasetRecord
 from shared.schemas.spec import DataSpec
+
+MIN_CONVERSATIONS = 2  # one to train on and one to hold out
+
+
+def open_index(file: Path, record: DatasetRecord, data: DataSpec) -> RowIndex:
+    """A new index for a dataset's rows. `data.limit` counts rows as they come, unless several sources share it."""
+    limit = None if _is_mixed(record, data) else data.limit
+    return RowIndex(file, source_names(record), deduplicate=data.deduplicate, limit=limit)
+
+
+def choose_rows(index: RowIndex, folder: Path, record: DatasetRecord, data: DataSpec) -> None:
+    """Take rows by weight where several sources share the job, then choose the validation side.
+
+    Raises:
+        UserError: a source would not be represented, or one side would be empty.
+    """
+    if _is_mixed(record, data):
+        take_quotas(index, [file.weight for file in record.files], data.limit, data.seed)
+    hold_out_by_rule(index, folder, record, data)
 
 
 def take_quotas(index: RowIndex, weights: list[float | None], limit: int | None, seed: int) -> None:
@@ -113,6 +133,11 @@ def chosen(index: RowIndex) -> Iterator[tuple[str, int, str, bool, bool]]:
     )
     for source, line, row_id, taken, held_out in rows:
         yield index.sources[source], line, row_id, bool(taken), bool(held_out)
+
+
+def _is_mixed(record: DatasetRecord, data: DataSpec) -> bool:
+    weighted = any(file.weight is not None for file in record.files)
+    return len(source_names(record)) > 1 and (weighted or data.limit is not None)
 
 
 def _fill(index: RowIndex, where: str, values: tuple[int, ...], room: int) -> int:

@@ -23,8 +23,8 @@ from services.gateway.inspection.tally import Lengths, RowCounts
 from services.gateway.inspection.verifier import TokenizerClient
 from services.gateway.inspection.vocabulary import inspect_vocabulary
 from shared.data.control_tokens import added_tokens, end_token_ids
-from shared.data.files import read_record, read_rows, source_names
-from shared.data.mixture import chosen, hold_out_by_rule, take_quotas
+from shared.data.files import read_record, read_rows
+from shared.data.mixture import MIN_CONVERSATIONS, choose_rows, chosen, open_index
 from shared.data.refusal import RowRejected
 from shared.data.row_index import RowIndex
 from shared.data.row_reader import RowReader
@@ -34,7 +34,6 @@ from shared.schemas.prepared import Prepared
 from shared.verifier_config import read_verifier_config
 
 SAMPLES_SHOWN = 3
-MIN_CONVERSATIONS = 2
 UNKNOWN_VERIFIER = (
     "this gateway does not have the verifier's files: rows with its control tokens, or with ids that it does not have, "
     "are not found here; a job's prepare stage rejects them"
@@ -93,13 +92,9 @@ class DryRun:
         return found
 
     def _inspect_rows(self, found: Inspection) -> None:
-        names = source_names(self.record)
-        weighted = any(file.weight is not None for file in self.record.files)
-        mixed = len(names) > 1 and (weighted or self.data.limit is not None)
-        limit = None if mixed else self.data.limit
-        with RowIndex(self.work / "rows.sqlite", names, deduplicate=self.data.deduplicate, limit=limit) as index:
+        with open_index(self.work / "rows.sqlite", self.record, self.data) as index:
             self._read(index)
-            found.problem = self._select(index, mixed)
+            found.problem = self._select(index)
             self._count(index, split=found.problem is None)
             rows = self.sampler.chosen(self.used, self.counts.kept)
         self.progress.phase = "rendering"
@@ -133,16 +128,13 @@ class DryRun:
             self.progress.rows = number
             self.progress.share = number / max(number, self.record.rows)
 
-    def _select(self, index: RowIndex, mixed: bool) -> str | None:
+    def _select(self, index: RowIndex) -> str | None:
         """Take and hold out rows as a job would; return why it could not."""
         usable = index.taken().total()
         if usable < MIN_CONVERSATIONS:
             return f"{usable} usable conversations are too few: a job needs {MIN_CONVERSATIONS} different ones at least"
         try:
-            if mixed:
-                weights = [file.weight for file in self.record.files]
-                take_quotas(index, weights, self.data.limit, self.data.seed)
-            hold_out_by_rule(index, self.dataset, self.record, self.data)
+            choose_rows(index, self.dataset, self.record, self.data)
         except UserError as error:
             return str(error)
         return None

@@ -14,7 +14,7 @@ from services.worker.data.ready_checks import check_ready_rows
 from services.worker.stage_context import StageContext
 from shared.data.control_tokens import added_tokens
 from shared.data.files import read_record, read_rows, source_names
-from shared.data.mixture import chosen, hold_out_by_rule, take_quotas
+from shared.data.mixture import MIN_CONVERSATIONS, choose_rows, chosen, open_index
 from shared.data.refusal import RowRejected
 from shared.data.row_index import RowIndex
 from shared.data.row_reader import RowReader
@@ -24,7 +24,6 @@ from shared.schemas.registry import DatasetRecord
 from shared.verifier_config import read_verifier_config
 
 FIRST_REJECTS_SHOWN = 5
-MIN_CONVERSATIONS = 2
 REPORT_EVERY = 1000
 
 
@@ -41,15 +40,10 @@ def run(ctx: StageContext) -> dict[str, Any]:
     sources = source_names(record)
     if record.kind == "rows":
         check_ready_rows(ctx.inputs["dataset"], record, ctx.spec)
-    mixed = len(sources) > 1 and (data.limit is not None or any(file.weight is not None for file in record.files))
-    limit = None if mixed else data.limit
-    with RowIndex(ctx.work / "rows.sqlite", sources, deduplicate=data.deduplicate, limit=limit) as index:
+    with open_index(ctx.work / "rows.sqlite", record, data) as index:
         rows, mended = _read_all(ctx, record, index)
         _require_conversations(index)
-        if mixed:
-            take_quotas(index, [file.weight for file in record.files], data.limit, data.seed)
-            _require_conversations(index)
-        hold_out_by_rule(index, ctx.inputs["dataset"], record, data)
+        choose_rows(index, ctx.inputs["dataset"], record, data)
         counts = _write_conversations(ctx, index)
         _write_rejects(ctx.out / "rejects.jsonl", index)
         rejected = index.reasons()
