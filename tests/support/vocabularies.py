@@ -131,7 +131,7 @@ def bad_pt() -> dict[str, tuple[bytes, str]]:
     d2t = torch.from_numpy(arrays()[1])
     good = pt(d2t)
     return {
-        "code": (pt({"d2t": d2t, "more": Trap()}), "weights only"),
+        "code": (pt({"d2t": d2t, "more": Trap()}), "more than tensors"),
         "a pickle": (pickle.dumps(Trap()), "weights only"),
         "an old format": (pt(d2t, _use_new_zipfile_serialization=False), "weights only"),
         "compressed": (deflated(good), "compressed"),

@@ -5,6 +5,7 @@ That loader runs no code of the file: it knows the few names that tensors need a
 
 import zipfile
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ def load_pt(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged or hostile file can make the loader raise anything
         problem = (str(error) or type(error).__name__).splitlines()[0]
+        if isinstance(error, UnpicklingError):  # torch's own words advise to switch its guard off
+            problem = "it holds more than tensors and plain values"
         raise UserError(
             f"cannot be read with weights only: {problem}"[:300],
             where=path.name,
