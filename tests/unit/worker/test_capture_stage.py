@@ -7,7 +7,6 @@ import pytest
 from datasets import load_from_disk
 from safetensors.numpy import load_file
 
-from services.worker.data import verifier_client
 from services.worker.data.rows import read_shards
 from services.worker.stages import capture, generate, prepare, vocab
 from shared.errors import UserError, VerifierError
@@ -22,17 +21,10 @@ from tests.support.stage_runs import (
     write_rows,
     write_verifier,
 )
-from tests.support.verifier_stub import Script, VerifierStub
+from tests.support.verifier_stub import Script
 
 pytestmark = pytest.mark.data
 ROWS = 20
-
-
-@pytest.fixture
-def stub(tmp_path, monkeypatch):
-    monkeypatch.setattr(verifier_client, "FIRST_BACKOFF_S", 0.001)
-    with VerifierStub(tmp_path / "runs" / "exchange") as running:
-        yield running
 
 
 @pytest.fixture

@@ -11,16 +11,9 @@ from services.worker.stages import generate, prepare
 from shared.artifact_store import file_sha256
 from shared.errors import VerifierError
 from tests.support.stage_runs import StageRunner, job_spec, prompts, read_jsonl, write_rows, write_verifier
-from tests.support.verifier_stub import Script, VerifierStub
+from tests.support.verifier_stub import Script
 
 pytestmark = pytest.mark.data
-
-
-@pytest.fixture
-def stub(tmp_path, monkeypatch):
-    monkeypatch.setattr(verifier_client, "FIRST_BACKOFF_S", 0.001)
-    with VerifierStub(tmp_path / "runs" / "exchange") as running:
-        yield running
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import errno
 
 import pytest
 
-from services.worker.data import verifier_client
 from services.worker.data.rows import RowFolder, read_shards
 from services.worker.stages import generate, prepare
 from shared.errors import UserError, VerifierError
@@ -18,16 +17,9 @@ from tests.support.stage_runs import (
     write_rows,
     write_verifier,
 )
-from tests.support.verifier_stub import END, END_THINK, Script, VerifierStub, render, words
+from tests.support.verifier_stub import END, END_THINK, Script, render, words
 
 pytestmark = pytest.mark.data
-
-
-@pytest.fixture
-def stub(tmp_path, monkeypatch):
-    monkeypatch.setattr(verifier_client, "FIRST_BACKOFF_S", 0.001)
-    with VerifierStub(tmp_path / "runs" / "exchange") as running:
-        yield running
 
 
 @pytest.fixture

@@ -2,22 +2,14 @@
 
 import pytest
 
-from services.worker.data import verifier_client
 from services.worker.data.rows import read_shards
 from services.worker.stages import generate, prepare
 from tests.support.stage_runs import StageRunner, job_spec, prompt_of, prompts, read_jsonl, write_rows, write_verifier
-from tests.support.verifier_stub import Script, VerifierStub, render, words
+from tests.support.verifier_stub import Script, render, words
 
 pytestmark = pytest.mark.data
 SYSTEM = {"role": "system", "content": "be brief"}
 TOOLS = [{"type": "function", "function": {"name": "look"}}]
-
-
-@pytest.fixture
-def stub(tmp_path, monkeypatch):
-    monkeypatch.setattr(verifier_client, "FIRST_BACKOFF_S", 0.001)
-    with VerifierStub(tmp_path / "runs" / "exchange") as running:
-        yield running
 
 
 @pytest.fixture

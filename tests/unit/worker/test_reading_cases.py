@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from services.worker.data import verifier_client
 from services.worker.data.rows import read_shards
 from services.worker.stages import generate, prepare
 from shared.errors import UserError
@@ -21,16 +20,9 @@ from tests.support.stage_runs import (
     write_rows,
     write_verifier,
 )
-from tests.support.verifier_stub import Script, VerifierStub, words
+from tests.support.verifier_stub import Script, words
 
 pytestmark = pytest.mark.data
-
-
-@pytest.fixture
-def stub(tmp_path, monkeypatch):
-    monkeypatch.setattr(verifier_client, "FIRST_BACKOFF_S", 0.001)
-    with VerifierStub(tmp_path / "runs" / "exchange") as running:
-        yield running
 
 
 @pytest.fixture
