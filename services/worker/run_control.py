@@ -5,6 +5,8 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from redis.exceptions import RedisError
 
@@ -77,6 +79,21 @@ class RunControl:
         while (left := end - time.monotonic()) > 0:
             self.check()
             time.sleep(min(left, CHECK_INTERVAL_S))
+
+    @contextmanager
+    def kept_alive(self) -> Iterator[None]:
+        """Go on renewing during a block that cannot: to end processes takes their grace, which is longer than a lease.
+
+        Else the run would be taken for dead, and another one started beside what is still ending.
+        """
+        stop = threading.Event()
+        thread = threading.Thread(target=self._renew_until, args=(stop,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()  # a late renewal would take back what is given back next
 
     def hold(self, keys: list[str]) -> bool:
         """Lease further keys (a stage's) for as long as the run lives; all of them or none.
@@ -169,6 +186,15 @@ class RunControl:
             raise CancelRequested
         if record.status == JobStatus.PAUSING:
             raise PauseRequested
+
+    def _renew_until(self, stop: threading.Event) -> None:
+        while not stop.wait(self.lease_s / 3):
+            try:
+                self._renew()
+            except RedisError as error:
+                log.warning("job %s: Redis does not answer, the run's lease is not renewed: %s", self.job_id, error)
+            except Fenced:
+                return  # the record will say so, too
 
     def _renew(self) -> None:
         if not self.jobs.acquire_run(self.job_id, self.token, self.lease_s):

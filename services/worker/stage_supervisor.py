@@ -81,11 +81,13 @@ class StageSupervisor:
             child.end(0.0)  # another attempt runs: nothing of this one may go on beside it
             raise
         except BaseException:
-            child.end(self.grace_s)
+            with self.control.kept_alive():
+                child.end(self.grace_s)
             raise
         finally:
-            child.process.wait()
-            end_tree(self.token, None, LEFTOVER_GRACE_S)
+            with self.control.kept_alive():
+                child.process.wait()
+                end_tree(self.token, None, LEFTOVER_GRACE_S)
         return _read_result(result_path, child.process.returncode, self.run_document)
 
     def _environment(self, grant: GpuGrant, events: int) -> dict[str, str]:

@@ -5,7 +5,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import httpx
@@ -31,6 +31,7 @@ def running_verifier(
     log_path: Path,
     timeout_s: float,
     tick: Callable[[], None] = lambda: None,
+    ending: Callable[[], AbstractContextManager[None]] = nullcontext,
     environment: Mapping[str, str] | None = None,
     locks: Sequence[int] = (),
 ) -> Iterator[str]:
@@ -42,6 +43,7 @@ def running_verifier(
         log_path: where vLLM's output goes.
         timeout_s: seconds until it must answer.
         tick: called while waiting; may raise to give up.
+        ending: a context in which its processes are ended, which takes their grace.
         environment: further variables, such as CUDA_VISIBLE_DEVICES.
         locks: descriptors that its processes inherit; those of its GPUs.
 
@@ -72,7 +74,8 @@ def running_verifier(
         grace_s = 0.0
         raise
     finally:
-        verifier.end(grace_s)
+        with ending():
+            verifier.end(grace_s)
 
 
 def free_port() -> int:

@@ -84,6 +84,7 @@ class VerifierSession:
             log_path=log_path,
             timeout_s=managed.start_timeout_s,
             tick=self.control.check,
+            ending=self.control.kept_alive,
             environment={JOB_VARIABLE: self.control.job_id, **grant.environment()},
             locks=grant.locks,
         )
