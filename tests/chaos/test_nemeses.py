@@ -4,6 +4,7 @@
 EYRIE_CHAOS_SEED=N makes the same choices again.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -16,6 +17,7 @@ from tests.support.chaos.checker import violations
 from tests.support.chaos.driver import Driver
 from tests.support.chaos.plain_rq import lost_jobs
 from tests.support.chaos.site import ChaosSite
+from tests.support.chaos.volume import small_volume
 from tests.support.verifier_stub import VerifierStub
 
 FULL = os.environ.get("EYRIE_CHAOS") == "full"
@@ -30,6 +32,7 @@ STRIKES = {
     "redis_away": (1, 2),
     "redis_emptied": (1, 10),
     "gateways_killed": (1, 10),
+    "disk_full": (1, 8),
     "many_jobs_few_workers": (8, 50),
     "verifier_fails": (2, 12),
     "gpus_contended": (1, 8),
@@ -43,8 +46,10 @@ CONTROL_STRIKES = (12, 40)
 def test_no_promise_is_broken_by(name, tmp_path):
     strikes = STRIKES[name][FULL]
     (tmp_path / "exchange").mkdir()
-    with VerifierStub(tmp_path / "exchange") as stub:
-        site = ChaosSite(tmp_path, stub)
+    with contextlib.ExitStack() as stack:
+        stub = stack.enter_context(VerifierStub(tmp_path / "exchange"))
+        volume = stack.enter_context(small_volume(tmp_path / "volume")) if name == "disk_full" else None
+        site = ChaosSite(tmp_path, stub, volume=volume)
         try:
             with Driver(site, SEED) as driver:
                 counts = getattr(nemesis, name)(driver, random.Random(SEED), strikes)

@@ -63,10 +63,32 @@ class Driver:
     def submit(self, steps: int = 3, step_s: float = 0.02, **changes: Any) -> str:
         """Have a job accepted; no two of a driver are equal, so that none reuses another's stages."""
         number = next(self._numbers)
+        document = self._document(number, steps, step_s, changes)
+        key = {"Idempotency-Key": f"chaos-{self.seed}-{number}"}
+        job: dict[str, Any] = self.ask("POST", "/v1/jobs", json=document, headers=key)
+        self.accepted.append(job["id"])
+        return str(job["id"])
+
+    def is_refused(self) -> bool:
+        """Ask once for a short job; False where it was accepted all the same."""
+        document = self._document(next(self._numbers), 1, 0.0, {})
+        response = httpx.post(f"{self.site.urls()[0]}/v1/jobs", json=document, timeout=TIMEOUT_S)
+        assert response.status_code in (201, 503), response.text
+        if response.is_success:
+            self.accepted.append(response.json()["id"])
+        return not response.is_success
+
+    def is_cancelled(self, job_id: str) -> bool:
+        """Ask once to cancel a job; False where it had ended before."""
+        response = httpx.post(f"{self.site.urls()[0]}/v1/jobs/{job_id}/cancel", timeout=TIMEOUT_S)
+        assert response.status_code in (200, 409), response.text
+        return response.is_success
+
+    def _document(self, number: int, steps: int, step_s: float, changes: dict[str, Any]) -> dict[str, Any]:
         if not hasattr(self, "dataset"):
             rows = "\n".join(json.dumps({"prompt": f"prompt-{row}"}) for row in range(4))
             self.dataset = self.ask("POST", "/v1/datasets?name=chaos", content=rows)["id"]
-        document = {
+        return {
             "preset": "tiny",
             "verifier": {"model": str(self.site.verifier)},
             "data": {"dataset": self.dataset, "seed": self.seed * 10_000 + number, **changes.pop("data", {})},
@@ -74,10 +96,12 @@ class Driver:
             "metadata": {"steps": str(steps), "step_s": str(step_s)},
             **changes,
         }
-        key = {"Idempotency-Key": f"chaos-{self.seed}-{number}"}
-        job: dict[str, Any] = self.ask("POST", "/v1/jobs", json=document, headers=key)
-        self.accepted.append(job["id"])
-        return str(job["id"])
+
+    def retry(self, job_id: str) -> str:
+        """Have a job that ended badly done again; returns the id of the new one."""
+        again = str(self.ask("POST", f"/v1/jobs/{job_id}/retry")["id"])
+        self.accepted.append(again)
+        return again
 
     def ask(self, method: str, path: str, timeout_s: float = 120.0, **arguments: Any) -> dict[str, Any]:
         """Ask until somebody answers; an answer of the 4xx kind is a failure of the test."""

@@ -170,6 +170,31 @@ def many_jobs_few_workers(driver: Driver, chance: random.Random, strikes: int) -
     return {"jobs": strikes, "workers": 4}
 
 
+def disk_full(driver: Driver, chance: random.Random, strikes: int) -> dict[str, int]:
+    """The store's volume is full in mid-training: jobs can be seen and cancelled, and done again when there is room."""
+    site, volume = driver.site, driver.site.volume
+    assert volume is not None, "the site's store lies on a small volume"
+    counts = {volume.kind: 0, "refused": 0, "cancelled": 0}
+    site.start_gateway()
+    site.start_worker()
+    for _ in range(strikes):
+        jobs = [driver.submit(STEPS * 3, STEP_S), driver.submit(STEPS * 3, STEP_S)]
+        driver.wait_for_step(jobs[0], chance.randint(2, STEPS // 2))
+        volume.fill()
+        counts["cancelled"] += driver.is_cancelled(jobs[1])
+        counts["refused"] += driver.is_refused()
+        ended = driver.wait_for_end()
+        volume.empty()
+        for job_id in jobs:
+            if ended[job_id]["status"] == "failed":
+                assert ended[job_id]["status_reason"]["code"] == "artifact_store", ended[job_id]
+                again = driver.retry(job_id)
+                assert driver.wait_for_end()[again]["status"] == "succeeded"
+        assert ended[jobs[0]]["status"] == "failed", ended[jobs[0]]
+        counts[volume.kind] += 1
+    return counts
+
+
 def verifier_fails(driver: Driver, chance: random.Random, strikes: int) -> dict[str, int]:
     """The verifier answers 5xx, slowly, or is cut off in mid-answer; prompts are answered all the same in the end."""
     site = driver.site

@@ -17,6 +17,7 @@ from redis import Redis
 from services.worker.supervision import RUN_TOKEN_VARIABLE
 from shared.artifact_store import LocalArtifactStore
 from tests.support.chaos.journal import JOURNAL_VARIABLE, Journal
+from tests.support.chaos.volume import Volume
 from tests.support.gateway_process import free_port
 from tests.support.stage_runs import write_verifier
 from tests.support.verifier_stub import VerifierStub
@@ -38,19 +39,18 @@ class ChaosSite:
 
     Attributes:
         times: settings for leases and graces; the short ones unless a run measures the real ones.
-        store_root: where artifacts lie; another filesystem when the disk shall be full.
-        lost: what was killed and not replaced, for the log.
+        volume: where artifacts lie when the disk shall be full; else they lie in `folder`.
     """
 
     folder: Path
     stub: VerifierStub
     times: dict[str, str] = field(default_factory=lambda: dict(SHORT_TIMES))
-    store_root: Path | None = None
+    volume: Volume | None = None
     gateways: list[tuple[str, Process]] = field(default_factory=list)
     workers: list[Process] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.store = LocalArtifactStore(self.store_root or self.folder / "store")
+        self.store = LocalArtifactStore(self.volume.root if self.volume else self.folder / "store")
         self.journal = Journal(self.folder / "journal")
         self.verifier = write_verifier(self.folder / "tiny-verifier")
         self.redis: RedisHandle = start_redis(self.folder / "redis")
@@ -61,6 +61,7 @@ class ChaosSite:
         return {
             **os.environ,
             **self.times,
+            **(self.volume.settings if self.volume else {}),
             "EYRIE_REDIS_URL": self.redis.url,
             "EYRIE_STORE_ROOT": str(self.store.root),
             "EYRIE_EXCHANGE_ROOT": str(self.folder / "exchange"),
