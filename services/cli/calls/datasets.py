@@ -1,0 +1,75 @@
+"""Calls on datasets: upload, compose, list, show, inspect, delete."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from services.cli.calls.base import PAGE, TIMEOUT_S, Calls, JsonObject, address
+from services.cli.folder_archive import FolderArchive
+
+INSPECTION_WAIT_S = 2.0  # an answer so often is progress to show
+
+
+class DatasetCalls(Calls):
+    """`/v1/datasets`."""
+
+    def upload_dataset(self, path: Path, name: str | None = None) -> JsonObject:
+        """Upload a file of prompts, conversations or token ids (JSONL, plain or gzip, or Parquet), or a folder.
+
+        Raises:
+            ApiError
+            OSError: the file cannot be read.
+        """
+        if path.is_dir():
+            return self.upload_folder(path, name)
+        with path.open("rb") as file:
+            return self._object(
+                "POST",
+                "/v1/datasets",
+                params={"name": name or path.name},
+                content=_pieces(file),
+                headers={"Content-Type": "application/octet-stream", "Content-Length": str(path.stat().st_size)},
+                timeout=httpx.Timeout(TIMEOUT_S, read=600),
+            )
+
+    def upload_folder(self, folder: Path, name: str | None = None) -> JsonObject:
+        """Upload a folder of ready-made rows, or of a vocabulary.
+
+        Raises:
+            ApiError
+            OSError: a file cannot be read.
+        """
+        archive = FolderArchive(folder)
+        return self._object(
+            "POST",
+            "/v1/datasets",
+            params={"name": name or folder.resolve().name},
+            content=iter(archive),
+            headers={"Content-Type": "application/x-tar", "Content-Length": str(archive.size)},
+            timeout=httpx.Timeout(TIMEOUT_S, read=600),
+        )
+
+    def compose_dataset(self, sources: list[JsonObject], name: str | None = None) -> JsonObject:
+        """Make a dataset of uploaded ones: each with `dataset`, and perhaps `name` and `weight`."""
+        document = {"sources": sources} | ({"name": name} if name else {})
+        return self._object("POST", "/v1/datasets", json=document)
+
+    def list_datasets(self, limit: int = PAGE) -> list[JsonObject]:
+        """The newest `limit` datasets."""
+        return self._list("/v1/datasets", limit)
+
+    def get_dataset(self, dataset_id: str) -> JsonObject:
+        """One dataset."""
+        return self._get(address("datasets", dataset_id))
+
+    def inspect_dataset(self, dataset_id: str, body: JsonObject, wait_s: float = INSPECTION_WAIT_S) -> JsonObject:
+        """What a job would make of a dataset: finished, or, after `wait_s`, running; ask again with the same body."""
+        path = address("datasets", dataset_id, "inspect")
+        return self._object("POST", path, json=body, params={"wait_s": wait_s}, repeat=True)
+
+
+def _pieces(file: Any) -> Iterator[bytes]:
+    while piece := file.read(1 << 18):
+        yield piece

@@ -1,0 +1,52 @@
+"""Calls on jobs and what belongs to one: events, logs, artifacts, rows."""
+
+import uuid
+from typing import cast
+
+from services.cli.calls.base import PAGE, Calls, JsonObject, address
+
+
+class JobCalls(Calls):
+    """`/v1/jobs`."""
+
+    def create_job(self, document: JsonObject, idempotency_key: str | None = None) -> JsonObject:
+        """Submit a job document; sent again under one key until there is an answer, it makes one job."""
+        key = idempotency_key or str(uuid.uuid4())
+        return self._object("POST", "/v1/jobs", json=document, headers={"Idempotency-Key": key}, repeat=True)
+
+    def plan_job(self, document: JsonObject) -> JsonObject:
+        """What a job document would need, and every problem with it; nothing is started."""
+        return self._object("POST", "/v1/jobs/plan", json=document, repeat=True)
+
+    def list_jobs(self, limit: int = PAGE, status: str | None = None, preset: str | None = None) -> list[JsonObject]:
+        """The newest `limit` jobs that match."""
+        return self._list("/v1/jobs", limit, status=status, preset=preset)
+
+    def get_job(self, job_id: str) -> JsonObject:
+        """A job as it is now."""
+        return self._get(address("jobs", job_id))
+
+    def ask(self, job_id: str, action: str) -> JsonObject:
+        """Pause, resume, cancel or retry a job; the job as it is then (for `retry`: the new one)."""
+        return self._object("POST", address("jobs", job_id, action), repeat=True)
+
+    def list_events(self, job_id: str, after: str | None = None, limit: int = PAGE) -> list[JsonObject]:
+        """The `limit` events that follow the event `after`, oldest first."""
+        return self._list(address("jobs", job_id, "events"), limit, after=after)
+
+    def get_logs(self, job_id: str, stage: str | None = None, tail: int = 1000) -> str:
+        """What the stages' processes wrote."""
+        params = {"tail": tail} | ({"stage": stage} if stage else {})
+        return self._request("GET", address("jobs", job_id, "logs"), params=params, repeat=True).text
+
+    def list_artifacts(self, job_id: str) -> list[JsonObject]:
+        """Files of the job's finished stages."""
+        return cast("list[JsonObject]", self._get(address("jobs", job_id, "artifacts"))["data"])
+
+    def list_rows(self, job_id: str, limit: int = PAGE, split: str | None = None) -> list[JsonObject]:
+        """The first `limit` rows of a job."""
+        return self._list(address("jobs", job_id, "rows"), limit, cursor="row_id", split=split)
+
+    def get_row(self, job_id: str, row_id: str) -> JsonObject:
+        """One row with its mask."""
+        return self._get(address("jobs", job_id, "rows", row_id))
