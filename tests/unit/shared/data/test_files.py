@@ -82,7 +82,11 @@ def test_blank_lines_are_skipped_and_line_numbers_stay_the_files(tmp_path):
     assert [line for line, *_ in accepted(folder)] == [2, 4, 6]
 
 
-@pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", b"\n\r\n  \n", gzip.compress(b""), gzip.compress(b"\n\n")])
+EMPTY = {"nothing": b"", "BOM": b"\xef\xbb\xbf", "blank lines": b"\n\r\n  \n"}
+EMPTY |= {f"gzip of {name}": gzip.compress(content) for name, content in EMPTY.items()}
+
+
+@pytest.mark.parametrize("content", EMPTY.values(), ids=EMPTY)
 def test_a_file_without_rows_has_none(tmp_path, content):
     assert accepted(dataset(tmp_path, content)) == []
 
