@@ -4,7 +4,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -26,6 +26,12 @@ class Settings(BaseSettings):
     )
     gateway_host: str = Field("127.0.0.1", description="Address that the gateway listens on.")
     gateway_port: int = Field(8700, ge=1, le=65535, description="Port that the gateway listens on.")
+    api_key_file: Path | None = Field(
+        None, description="File with the first API key; read by the gateway when it starts."
+    )
+    insecure_no_api_key: bool = Field(
+        False, description="Let a gateway without any API key listen where other machines can reach it."
+    )
     verifier_url: str | None = Field(
         None,
         pattern=r"^(https?://[^/@]+(/.*)?)?$",
@@ -58,6 +64,11 @@ class Settings(BaseSettings):
     run_lease_s: int = Field(20, ge=3, description="Seconds after which a silent run counts as lost.")
     stop_grace_s: int = Field(60, ge=1, description="Seconds between SIGTERM and SIGKILL for a stage.")
     reconcile_interval_s: float = Field(3.0, gt=0, description="Seconds between two looks of the reconciler.")
+
+    @field_validator("api_key_file", mode="before")
+    @classmethod
+    def _nothing_is_none(cls, value: object) -> object:
+        return None if value == "" else value
 
 
 @cache

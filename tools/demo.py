@@ -49,6 +49,7 @@ def run(prompts: Path, folder: Path, console: Console) -> dict[str, Any]:
     """
     started = time.monotonic()
     console.print(f"Starting Redis, gateway, worker and the tiny verifier (logs in {folder / 'logs'})")
+    console.print("They listen on loopback only and run without an API key")
     stack = local_stack.start(folder)
     try:
         with EyrieClient(stack.gateway_url) as client:

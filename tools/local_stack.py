@@ -78,6 +78,7 @@ class Stack:
             "EYRIE_EXCHANGE_ROOT": str(Path(self.folder) / "exchange"),
             "EYRIE_VERIFIER_URL": self.verifier_url,
             "EYRIE_GATEWAY_HOST": "127.0.0.1",
+            "EYRIE_API_KEY_FILE": "",  # on loopback nobody is asked for one
             "EYRIE_GATEWAY_PORT": self.gateway_url.rsplit(":", 1)[-1],
         }
 
@@ -330,7 +331,7 @@ def _up(folder: Path) -> int:
         stop(stack)
         raise
     print(
-        f"Up. They listen on loopback only and ask for no key.\n"
+        f"Up. They listen on loopback only and run without an API key: whoever uses this machine can use them.\n"
         f"  gateway   {stack.gateway_url}  (API: {stack.gateway_url}/docs)\n"
         f"  verifier  {stack.verifier_url}\n"
         f"  redis     {stack.redis_url}\n"

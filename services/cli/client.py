@@ -10,6 +10,7 @@ from services.cli.calls.datasets import DatasetCalls
 from services.cli.calls.drafts import DraftCalls
 from services.cli.calls.fleet import FleetCalls
 from services.cli.calls.jobs import JobCalls
+from services.cli.credentials import key_for
 from services.cli.errors import ApiError, Unreachable
 
 __all__ = ["DEFAULT_URL", "ApiError", "EyrieClient", "JsonObject"]
@@ -20,6 +21,8 @@ RETRY_WAIT_S = 1.0
 
 class EyrieClient(JobCalls, DatasetCalls, DraftCalls, FleetCalls):
     """Speaks to one gateway. Calls that may be repeated are, for a few seconds, when the gateway does not answer.
+
+    The API key comes from `services.cli.credentials`, and goes to no other server than the one of `url`.
 
     Args:
         transport: where requests go instead of the network; for tests.
@@ -36,7 +39,7 @@ class EyrieClient(JobCalls, DatasetCalls, DraftCalls, FleetCalls):
         self.url = url.rstrip("/")
         self.retry_wait_s = retry_wait_s
         try:
-            self._http = httpx.Client(base_url=self.url, timeout=timeout, transport=transport)
+            self._http = httpx.Client(base_url=self.url, timeout=timeout, transport=transport, auth=key_for(self.url))
         except httpx.InvalidURL as error:
             raise Unreachable(f"{url!r} is not a URL: {error}") from None
 

@@ -10,6 +10,7 @@ EXIT_BAD_INPUT = 2
 EXIT_UNREACHABLE = 3
 EXIT_NOT_FOUND = 4
 EXIT_CONFLICT = 5
+EXIT_NOT_ALLOWED = 6
 
 
 class ApiError(Exception):
@@ -49,6 +50,12 @@ class Conflict(ApiError):
     exit_code = EXIT_CONFLICT
 
 
+class NotAllowed(ApiError):
+    """The gateway wants an API key, or another one."""
+
+    exit_code = EXIT_NOT_ALLOWED
+
+
 def error_of(response: httpx.Response) -> ApiError:
     """The error that a response of 400 or more stands for."""
     try:
@@ -61,6 +68,9 @@ def error_of(response: httpx.Response) -> ApiError:
             "check --url (or EYRIE_URL)"
         )
     detail, errors = str(document["detail"]), document.get("errors") or []
+    if response.status_code in (401, 403):
+        hint = " (eyrie takes it from --api-key-file, EYRIE_API_KEY or EYRIE_API_KEY_FILE)"
+        return NotAllowed(detail + (hint if response.status_code == 401 else ""), errors)
     if response.status_code == 404:
         return NotFound(detail, errors)
     if response.status_code == 409:

@@ -1,15 +1,18 @@
 """The command line: `eyrie COMMAND`, or `python -m services.cli.main COMMAND`.
 
 Exit codes: 0 fine, 1 the job failed (or was cancelled), or a lineage does not verify, 2 bad usage or input, 3 the
-gateway cannot be reached or cannot work, 4 not found, 5 the state does not allow it, 130 interrupted.
+gateway cannot be reached or cannot work, 4 not found, 5 the state does not allow it, 6 the API key is
+missing or wrong, 130 interrupted.
 """
 
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from services.cli import datasets, drafts, inspect, jobs, lineage, plan, retention, rows
+from services.cli.credentials import NAMED_FILE
 from services.cli.errors import EXIT_BAD_INPUT, ApiError
 
 app = typer.Typer(
@@ -19,6 +22,21 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train speculative-decoding drafts: submit jobs, follow them, and get the drafts.",
 )
+
+
+@app.callback()
+def common(
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--api-key-file", help="File with the API key; else EYRIE_API_KEY, or EYRIE_API_KEY_FILE, has it."
+        ),
+    ] = None,
+) -> None:
+    """Take what stands before the command."""
+    NAMED_FILE.set(api_key_file)
+
+
 app.command()(plan.plan)
 app.command()(jobs.submit)
 app.command("list")(jobs.list_jobs)

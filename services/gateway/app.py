@@ -16,6 +16,9 @@ from redis.retry import Retry
 from starlette.requests import ClientDisconnect
 
 from services.gateway import problems
+from services.gateway.access.api_keys import ApiKeys, read_first_key
+from services.gateway.access.guard import Guard, describe_security
+from services.gateway.access.sessions import Sessions
 from services.gateway.deps import Backend
 from services.gateway.examples import document_schemas
 from services.gateway.fleet_verifier import FleetVerifier
@@ -25,6 +28,7 @@ from services.gateway.problems import ProblemDocument
 from services.gateway.rebuild import Rebuilder
 from services.gateway.reconciler import Reconciler
 from services.gateway.routers import (
+    api_keys,
     artifacts,
     datasets,
     drafts,
@@ -37,18 +41,38 @@ from services.gateway.routers import (
     presets,
     retention,
     rows,
+    session,
 )
 from shared.artifact_store import LocalArtifactStore
 from shared.job_store import JobStore
 from shared.queue import JobQueue
 from shared.settings import Settings, get_settings
 
-ROUTERS = (home, health, metrics, presets, datasets, inspections, plan, jobs, rows, artifacts, drafts, retention)
+ROUTERS = (
+    home,
+    health,
+    metrics,
+    presets,
+    datasets,
+    inspections,
+    plan,
+    jobs,
+    rows,
+    artifacts,
+    drafts,
+    retention,
+    api_keys,
+    session,
+)
 REDIS_TIMEOUT_S = 5
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """The app with its reconciler, which starts and stops with it."""
+    """The app with its reconciler, which starts and stops with it.
+
+    Raises:
+        UserError: the file of the first API key cannot be used.
+    """
     settings = settings or get_settings()
     app = FastAPIOffline(
         title="Eyrie",
@@ -60,12 +84,19 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         swagger_ui_parameters={"validatorUrl": None},  # else the page asks swagger.io about our schema
         responses={"default": {"model": ProblemDocument, "description": "problem+json (RFC 9457)"}},
     )
-    app.state.backend = connect(settings)
+    app.state.backend = backend = connect(settings)
     problems.install(app)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
     for module in ROUTERS:
         app.include_router(module.router)
-    _complete_openapi(app)
+    _complete_openapi(app, keys_needed=backend.keys_needed)
+    app.add_middleware(
+        Guard,
+        keys=backend.keys,
+        sessions=backend.sessions,
+        needed=backend.keys_needed,
+        insecure=settings.insecure_no_api_key,
+    )
     return app
 
 
@@ -73,6 +104,7 @@ def connect(settings: Settings) -> Backend:
     """Clients of Redis and the store. Nothing is asked of them yet: a gateway starts without Redis, too."""
     store = LocalArtifactStore(settings.store_root)
     redis = _redis(settings.redis_url, text=True)
+    keys = ApiKeys(store, read_first_key(settings.api_key_file))
     jobs, queue = JobStore(redis, store), JobQueue(settings.redis_url, _redis(settings.redis_url, text=False))
     return Backend(
         settings=settings,
@@ -83,6 +115,9 @@ def connect(settings: Settings) -> Backend:
         rebuilder=Rebuilder(jobs, queue),
         verifier=FleetVerifier(settings.verifier_url),
         inspections=Inspections(store, redis),
+        keys=keys,
+        keys_needed=keys.has_any(),
+        sessions=Sessions(redis, keys),
     )
 
 
@@ -117,13 +152,14 @@ async def _on_disconnect(_: Request, __: Exception) -> Response:
     return Response(status_code=400)  # nobody reads it
 
 
-def _complete_openapi(app: FastAPI) -> None:
-    """Add the schemas of the partial job document, which no route's signature names."""
+def _complete_openapi(app: FastAPI, *, keys_needed: bool) -> None:
+    """Add the schemas of the partial job document, which no route's signature names, and how to send a key."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
         document = generate()
         document["components"]["schemas"] |= document_schemas()
+        describe_security(document, needed=keys_needed)
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]

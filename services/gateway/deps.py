@@ -5,6 +5,8 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Query, Request
 
+from services.gateway.access.api_keys import ApiKeys
+from services.gateway.access.sessions import Sessions
 from services.gateway.fleet_verifier import FleetVerifier
 from services.gateway.idempotency import IdempotencyKeys
 from services.gateway.inspection.runs import Inspections
@@ -20,7 +22,11 @@ from shared.settings import Settings
 
 @dataclass(frozen=True)
 class Backend:
-    """The stores that one gateway process works with."""
+    """The stores that one gateway process works with.
+
+    Attributes:
+        keys_needed: whether requests need an API key; settled when the gateway starts.
+    """
 
     settings: Settings
     artifacts: LocalArtifactStore
@@ -30,6 +36,9 @@ class Backend:
     verifier: FleetVerifier
     inspections: Inspections
     rebuilder: Rebuilder
+    keys: ApiKeys
+    keys_needed: bool
+    sessions: Sessions
 
 
 def get_backend(request: Request) -> Backend:
