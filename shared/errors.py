@@ -23,6 +23,11 @@ class StatusReason(StrEnum):
     INTERNAL = "internal"
 
 
+def error_page(reason: StatusReason) -> str:
+    """The page of the documentation about a reason: a path in the repository."""
+    return f"docs/errors/{reason}.md"
+
+
 class EyrieError(Exception):
     """An error with an address: `message` says what, `where` names the place, `hint` says what to do.
 

@@ -8,12 +8,13 @@
 Redis decides: a version is written here after its compare-and-set, and before whoever asked for it has an answer.
 """
 
+import contextlib
 import logging
 
 from pydantic import ValidationError
 
-from shared.artifact_store import LocalArtifactStore
-from shared.ids import is_id
+from shared.artifact_store import STAGING, LocalArtifactStore
+from shared.ids import is_id, new_id
 from shared.schemas.job import JobRecord
 from shared.state_machine import TERMINAL
 
@@ -47,6 +48,8 @@ class JobArchive:
 
     def load(self, job_id: str) -> JobRecord | None:
         """The latest version of a job; None where there is none, or it cannot be read."""
+        if not self.has(job_id):  # a state may have been written just after the job was deleted
+            return None
         states = reversed(list(self.artifacts.list(f"jobs/{job_id}/states")))
         for name in ("terminal.json", *(f"states/{state}" for state in states), "job.json"):
             key = f"jobs/{job_id}/{name}"
@@ -74,6 +77,18 @@ class JobArchive:
         """Settle the id of the job that shall do `job_id` again; the first caller decides, all get its answer."""
         self.artifacts.create(f"jobs/{job_id}/retried_as", retry_id.encode())
         return self._retry(job_id) or retry_id
+
+    def unlink_retry(self, job_id: str, retry_id: str) -> None:
+        """Take back what `link_retry` has settled, where it is `retry_id`."""
+        if self._retry(job_id) == retry_id:
+            self.artifacts.delete(f"jobs/{job_id}/retried_as")
+
+    def forget(self, job_id: str) -> None:
+        """Remove everything of a job, its logs too: out of sight at once, then file by file."""
+        trash = f"{STAGING}/{new_id('gone')}"
+        with contextlib.suppress(KeyError):  # it was moved before
+            self.artifacts.move(f"jobs/{job_id}", trash)
+            self.artifacts.delete(trash)
 
     def _retry(self, job_id: str) -> str | None:
         try:

@@ -1,16 +1,20 @@
-"""Job records in Redis: versioned compare-and-set, and indexes by status. `shared.live_jobs` has what is beside them.
+"""Job records in Redis: versioned compare-and-set. `shared.job_lists` reads many of them, `shared.live_jobs` has what
+is beside them.
 
 Keys (all below `eyrie:`):
-    job:ID         hash: `record` (JSON), `version`, `token`, `status`, `preset`, `progress` (JSON), `retried_as`
+    job:ID         hash: `record` (JSON), `version`, `token`, `progress` (JSON), `retried_as`, and what lists are
+                   filtered by: `status`, `preset`, `name`, `metadata` (JSON)
     jobs           sorted set of ids by time of creation
     jobs:STATUS    set of ids, for each status that is not terminal
     jobs:unkept    sorted set of ids by the version that the artifact store does not have yet
+    deleted:ID     there for an hour after a job was deleted: nobody who has read it before puts it back
 
 A job that Redis has lost is put back from the artifact store (`shared.job_archive`) by whoever asks for it first.
 """
 
+import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 from redis import Redis
@@ -20,20 +24,25 @@ from shared.artifact_store import LocalArtifactStore
 from shared.errors import ArtifactStoreError, InternalError
 from shared.ids import is_id, new_id
 from shared.job_archive import JobArchive
-from shared.live_jobs import PREFIX, LiveJobs, job_key
-from shared.schemas.job import JobRecord, JobStatus, Progress, StageStatus, now
+from shared.job_lists import FIELDS, JOBS, JobLists, JobNotFound, record_of, status_key
+from shared.live_jobs import PREFIX, job_key, run_key
+from shared.schemas.job import JobRecord, JobStatus, StageStatus, now
 from shared.schemas.spec import JobSpec
 from shared.state_machine import ACTIVE, TERMINAL, check_transition
 
+__all__ = ["Fenced", "JobNotFound", "JobStore"]
 log = logging.getLogger(__name__)
 MAX_CONFLICTS = 64
-UNKEPT = f"{PREFIX}jobs:unkept"
-FIELDS = ["record", "progress", "retried_as"]
+UNKEPT = f"{JOBS}:unkept"
+DELETED_KEPT_S = 3600
 
 RESERVE = """
 if redis.call('SISMEMBER', KEYS[1], ARGV[1]) == 1 then return 1 end
 if redis.call('SCARD', KEYS[1]) >= tonumber(ARGV[2]) then return 0 end
 return redis.call('SADD', KEYS[1], ARGV[1])
+"""
+NAME_RETRY = """
+if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('HSET', KEYS[1], 'retried_as', ARGV[1]) end
 """
 KEPT = """
 local version = redis.call('ZSCORE', KEYS[1], ARGV[1])
@@ -41,15 +50,11 @@ if version and tonumber(version) <= tonumber(ARGV[2]) then redis.call('ZREM', KE
 """
 
 
-class JobNotFound(Exception):
-    """There is no job with this id."""
-
-
 class Fenced(Exception):
     """The attempt that asks is no longer the job's live attempt: it must stop and change nothing."""
 
 
-class JobStore(LiveJobs):
+class JobStore(JobLists):
     """All reads and writes of job records. Every version is also kept in the artifact store."""
 
     def __init__(self, redis: Redis, artifacts: LocalArtifactStore) -> None:
@@ -59,12 +64,12 @@ class JobStore(LiveJobs):
 
     def reserve(self, job_id: str, most: int) -> bool:
         """Take one of `most` places for jobs that wait; `create` fills it. False when all are taken."""
-        return bool(self.redis.eval(RESERVE, 1, _index(JobStatus.QUEUED), job_id, most))
+        return bool(self.redis.eval(RESERVE, 1, status_key(JobStatus.QUEUED), job_id, most))
 
     def give_place_back(self, job_id: str) -> None:
         """Give back what `reserve` took, for a job that was not created."""
         if not self.redis.exists(job_key(job_id)):
-            self.redis.srem(_index(JobStatus.QUEUED), job_id)
+            self.redis.srem(status_key(JobStatus.QUEUED), job_id)
 
     def create(self, spec: JobSpec, job_id: str | None = None, retry_of: str | None = None) -> JobRecord:
         """Store a new job, first in the artifact store, then in Redis. Of several calls with one id the first holds."""
@@ -74,7 +79,7 @@ class JobStore(LiveJobs):
         )
         self.archive.admit(record)
         if retry_of is not None:
-            self.redis.hset(job_key(retry_of), "retried_as", record.id)
+            self.redis.eval(NAME_RETRY, 1, job_key(retry_of), record.id)
         if not self._insert(record):
             return self.get(record.id)
         self.append_event(record.id, "job", {"status": record.status})
@@ -106,47 +111,7 @@ class JobStore(LiveJobs):
             if self.recover(job_id) is None and not self.redis.exists(job_key(job_id)):
                 raise JobNotFound(job_id)
             return self.get(job_id)
-        return _record(values)
-
-    def list_ids(self, after: str | None = None, limit: int = -1) -> list[str]:
-        """Ids of jobs, newest first: all, or `limit` of them that follow the job `after`.
-
-        Raises:
-            JobNotFound: there is no job `after`.
-        """
-        first = 0
-        if after is not None:
-            rank = self.redis.zrevrank(f"{PREFIX}jobs", after)
-            if rank is None:
-                raise JobNotFound(after)
-            first = int(cast("int", rank)) + 1
-        last = first + limit - 1 if limit >= 0 else -1
-        return cast("list[str]", self.redis.zrevrange(f"{PREFIX}jobs", first, last))
-
-    def labels(self, ids: Iterable[str]) -> list[tuple[str | None, str | None]]:
-        """Status and preset of each id, without reading the records."""
-        pipeline = self.redis.pipeline(transaction=False)
-        for job_id in ids:
-            pipeline.hmget(job_key(job_id), ["status", "preset"])
-        return [(status, preset) for status, preset in pipeline.execute()]
-
-    def get_many(self, ids: Iterable[str]) -> Iterator[JobRecord]:
-        """Records of those ids that Redis has, in the order given."""
-        wanted = list(ids)
-        pipeline = self.redis.pipeline(transaction=False)
-        for job_id in wanted:
-            pipeline.hmget(job_key(job_id), FIELDS)
-        for values in pipeline.execute() if wanted else []:
-            if values[0] is not None:
-                yield _record(values)
-
-    def ids_in(self, *statuses: JobStatus) -> set[str]:
-        """Ids of jobs in statuses that are not terminal."""
-        return cast("set[str]", self.redis.sunion([_index(status) for status in statuses]))
-
-    def active_ids(self) -> list[str]:
-        """Ids of jobs that are not in a terminal state, oldest first."""
-        return sorted(self.ids_in(*ACTIVE))
+        return record_of(values)
 
     def update(self, job_id: str, change: Callable[[JobRecord], None], *, token: str | None = None) -> JobRecord:
         """Apply `change` to the record by compare-and-set, again on conflict; it is in the artifact store, too, then.
@@ -170,7 +135,7 @@ class JobStore(LiveJobs):
                     pipeline.reset()
                     self.get(job_id)
                     continue
-                before, record = _record(values), _record(values)
+                before, record = record_of(values), record_of(values)
                 if token is not None and record.token != token:
                     raise Fenced(job_id)
                 change(record)
@@ -185,6 +150,20 @@ class JobStore(LiveJobs):
             self._publish(record, before)
             return record
         raise InternalError(f"the record of {job_id} changed {MAX_CONFLICTS} times while it was being written")
+
+    def delete(self, record: JobRecord) -> None:
+        """Forget a job that has ended: its record, events and logs, here and in the artifact store, for good."""
+        if record.retry_of is not None:  # that one may be tried again
+            self.archive.unlink_retry(record.retry_of, record.id)
+            self.redis.hdel(job_key(record.retry_of), "retried_as")
+        self.redis.set(_deleted_key(record.id), "1", ex=DELETED_KEPT_S)
+        self.archive.forget(record.id)
+        pipeline = self.redis.pipeline()
+        keys = (f"{PREFIX}{kind}:{record.id}" for kind in ("events", "backoff"))
+        pipeline.delete(job_key(record.id), run_key(record.id), *keys)
+        pipeline.zrem(JOBS, record.id)
+        pipeline.zrem(UNKEPT, record.id)
+        pipeline.execute()
 
     def keep_unkept(self, limit: int) -> int:
         """Write to the artifact store what it could not take before; returns how many jobs that were."""
@@ -205,16 +184,16 @@ class JobStore(LiveJobs):
     def _insert(self, record: JobRecord) -> bool:
         key = job_key(record.id)
         with cast("Any", self.redis.pipeline()) as pipeline:
-            pipeline.watch(key)
-            if pipeline.exists(key):
+            pipeline.watch(key, _deleted_key(record.id))
+            if pipeline.exists(key, _deleted_key(record.id)):
                 return False
             pipeline.multi()
             pipeline.hset(key, mapping=_hash_fields(record))
             if record.retried_as is not None:
                 pipeline.hset(key, "retried_as", record.retried_as)
-            pipeline.zadd(f"{PREFIX}jobs", {record.id: record.created_at.timestamp()})
+            pipeline.zadd(JOBS, {record.id: record.created_at.timestamp()})
             if record.status in ACTIVE:
-                pipeline.sadd(_index(record.status), record.id)
+                pipeline.sadd(status_key(record.status), record.id)
             try:
                 pipeline.execute()
             except WatchError:
@@ -227,9 +206,9 @@ class JobStore(LiveJobs):
         if all(stage.status != StageStatus.RUNNING for stage in record.stages):
             pipeline.hdel(job_key(record.id), "progress")
         if record.status != before:
-            pipeline.srem(_index(before), record.id)
+            pipeline.srem(status_key(before), record.id)
             if record.status in ACTIVE:
-                pipeline.sadd(_index(record.status), record.id)
+                pipeline.sadd(status_key(record.status), record.id)
         pipeline.zadd(UNKEPT, {record.id: record.version})
         pipeline.execute()
 
@@ -252,8 +231,8 @@ class JobStore(LiveJobs):
             log.warning("job %s: version %d is not in the artifact store yet: %s", record.id, record.version, error)
 
 
-def _index(status: JobStatus) -> str:
-    return f"{PREFIX}jobs:{status}"
+def _deleted_key(job_id: str) -> str:
+    return f"{PREFIX}deleted:{job_id}"
 
 
 def _stamp(record: JobRecord, before: JobStatus) -> None:
@@ -282,16 +261,6 @@ def _hash_fields(record: JobRecord) -> dict[Any, Any]:
         "token": record.token or "",
         "status": record.status.value,
         "preset": record.spec.preset,
+        "name": record.spec.name or "",
+        "metadata": json.dumps(record.spec.metadata),
     }
-
-
-def _record(values: list[str | None]) -> JobRecord:
-    """The record of a hash's `FIELDS`, with what changes beside it: the running stage's progress, and its retry."""
-    text, progress, retried_as = values
-    record = JobRecord.model_validate_json(text or "")
-    record.retried_as = retried_as
-    if progress is not None:
-        for stage in record.stages:
-            if stage.status == StageStatus.RUNNING:
-                stage.progress = Progress.model_validate_json(progress)
-    return record

@@ -81,6 +81,21 @@ JOB_BODY: dict[str, Any] = {
     },
 }
 
+METADATA_PARAMETER: dict[str, Any] = {
+    "name": "metadata",
+    "in": "query",
+    "description": "Only jobs with these pairs of metadata: `metadata[team]=serving`, once for each key.",
+    "style": "deepObject",
+    "explode": True,
+    "schema": {
+        "type": "object",
+        "maxProperties": 16,
+        "propertyNames": {"minLength": 1, "maxLength": 64},
+        "additionalProperties": {"type": "string", "maxLength": 512},
+    },
+    "example": {"team": "serving"},
+}
+
 INSPECTION_BODY: dict[str, Any] = {
     "required": False,
     "content": {

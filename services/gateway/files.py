@@ -90,10 +90,18 @@ def job_draft(store: LocalArtifactStore, record: JobRecord) -> DraftRecord:
     """
     if record.draft is None:
         raise Problem(409, f"the job has no draft: it is {record.status}; a job that succeeds has one")
+    draft = find_draft(store, record.draft)
+    if draft is None:
+        raise not_found("draft", record.draft)
+    return draft
+
+
+def find_draft(store: LocalArtifactStore, draft_id: str) -> DraftRecord | None:
+    """The record of a draft; None where there is none."""
     try:
-        return DraftRecord.model_validate_json(store.read(f"drafts/{record.draft}.json"))
+        return DraftRecord.model_validate_json(store.read(f"drafts/{draft_id}.json"))
     except KeyError:
-        raise not_found("draft", record.draft) from None
+        return None
 
 
 def send_file(store: LocalArtifactStore, files: Mapping[str, StoredFile], path: str, request: Request) -> Response:

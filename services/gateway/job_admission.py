@@ -1,9 +1,11 @@
 """Takes a job in: one document, checked, becomes one record and one message, however often it is sent."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from services.gateway.deps import Backend
+from services.gateway.job_view import show_job
 from services.gateway.problems import Problem
 from shared.ids import new_id
 from shared.job_store import JobNotFound
@@ -15,11 +17,17 @@ from shared.state_machine import ACTIONS, after_action
 from shared.submission import check_submission
 
 
-def admit(backend: Backend, document: dict[str, Any], key: str | None) -> tuple[JobRecord, bool]:
-    """Create the job that a document describes, or find the one that its idempotency key stands for.
+@dataclass(frozen=True)
+class Admitted:
+    """The answer to a submitted document: the job as it was first shown, and whether this call made it."""
 
-    Returns:
-        The record, and whether it was made by this call.
+    job_id: str
+    body: str
+    made: bool
+
+
+def admit(backend: Backend, document: dict[str, Any], key: str | None) -> Admitted:
+    """Create the job that a document describes, or give the answer again that its idempotency key stands for.
 
     Raises:
         UserError, pydantic.ValidationError: the document cannot be accepted.
@@ -28,25 +36,27 @@ def admit(backend: Backend, document: dict[str, Any], key: str | None) -> tuple[
     """
     spec = resolve(document)
     if key is None:
-        return _create(backend, spec, new_id("job")), True
+        return _admitted(backend, _create(backend, spec, new_id("job")))
     body = canonical_digest(document)
-    state, job_id = backend.idempotency.claim(key, body, new_id("job"))
-    if state == "conflict":
+    claim = backend.idempotency.claim(key, body, new_id("job"))
+    if claim.state == "conflict":
         raise Problem(
             422,
             "this idempotency key was used with another document; use a new key for a new job",
             errors=[_key_field("used with another document")],
         )
-    if state == "pending":
+    if claim.state == "pending":
         raise Problem(
             409,
             "the first request with this idempotency key is still under way; ask again",
             errors=[_key_field("its first request is still under way")],
             headers={"Retry-After": "1", "x-should-retry": "false"},
         )
-    if state == "done":
-        return backend.jobs.get(job_id), False
-    return _create_once(backend, spec, key, body, job_id)
+    if claim.state == "done":
+        return Admitted(claim.job_id, claim.answer, made=False)
+    admitted = _create_once(backend, spec, key, body, claim.job_id)
+    backend.idempotency.settle(key, body, admitted.job_id, admitted.body)
+    return admitted
 
 
 def retry(backend: Backend, record: JobRecord) -> tuple[JobRecord, bool]:
@@ -71,19 +81,22 @@ def retry(backend: Backend, record: JobRecord) -> tuple[JobRecord, bool]:
     return again, False
 
 
-def _create_once(backend: Backend, spec: JobSpec, key: str, body: str, job_id: str) -> tuple[JobRecord, bool]:
+def _create_once(backend: Backend, spec: JobSpec, key: str, body: str, job_id: str) -> Admitted:
     try:
-        record, made = backend.jobs.get(job_id), False  # a gateway died after it had made it
+        return _admitted(backend, backend.jobs.get(job_id), made=False)  # a gateway died after it had made it
     except JobNotFound:
-        try:
-            record = _create(backend, spec, job_id, keep=lambda: backend.idempotency.keep(key, body, job_id))
-            made = True
-        except BaseException:
-            if not backend.jobs.archive.has(job_id):
-                backend.idempotency.free(key)
-            raise
-    backend.idempotency.settle(key)
-    return record, made
+        pass
+    try:
+        record = _create(backend, spec, job_id, keep=lambda: backend.idempotency.keep(key, body, job_id))
+    except BaseException:
+        if not backend.jobs.archive.has(job_id):
+            backend.idempotency.free(key)
+        raise
+    return _admitted(backend, record)
+
+
+def _admitted(backend: Backend, record: JobRecord, *, made: bool = True) -> Admitted:
+    return Admitted(record.id, show_job(backend, record).model_dump_json(), made)
 
 
 def _create(

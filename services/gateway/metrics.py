@@ -37,7 +37,7 @@ class ServiceCollector(Collector):
         found = Counter({status.value: 0 for status in JobStatus})
         ids = self.jobs.list_ids()
         for start in range(0, len(ids), SCAN):
-            found.update(status for status, _ in self.jobs.labels(ids[start : start + SCAN]) if status)
+            found.update(labels.status for labels in self.jobs.labels(ids[start : start + SCAN]) if labels.status)
         for status, count in found.items():
             gauge.add_metric([status], count)
         return gauge

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from shared.errors import ArtifactStoreError, CapacityError, EyrieError, UserError
+from shared.job_lists import JobNotFound
 from shared.presets import pointer_errors
 from shared.state_machine import ActionRefused
 from shared.submission import SubmissionError
@@ -82,6 +83,7 @@ def install(app: FastAPI) -> None:
     """Give every kind of error its answer."""
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(EyrieError, _on_eyrie_error)
+    app.add_exception_handler(JobNotFound, _on_gone_job)
     app.add_exception_handler(ActionRefused, _on_refused_action)
     app.add_exception_handler(ValidationError, _on_invalid_document)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
@@ -111,6 +113,10 @@ def answer(
 async def _on_problem(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Problem)
     return answer(error.status, error.detail, error.errors, error.headers)
+
+
+async def _on_gone_job(_: Request, error: Exception) -> JSONResponse:
+    return answer(404, f"there is no job {str(error)!r}; it was deleted just now")
 
 
 async def _on_refused_action(_: Request, error: Exception) -> JSONResponse:

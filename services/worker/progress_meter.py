@@ -17,7 +17,7 @@ class ProgressMeter:
     """
 
     def __init__(self, reached: Progress | None = None) -> None:
-        self.points: deque[tuple[float, float]] = deque()
+        self.points: deque[tuple[float, float, float]] = deque()
         self._reached = reached
         self._resumed_from: float | None = None
         self._fraction = reached.fraction if reached else 0.0
@@ -25,16 +25,18 @@ class ProgressMeter:
     def measure(self, event: dict[str, Any]) -> Progress:
         """Make a `Progress` of a stage's progress event; its rate is that of the last half minute."""
         done, total, moment = float(event["done"]), float(event["total"]), time.monotonic()
-        self.points.append((moment, done))
+        self.points.append((moment, done, float(event.get("tokens", 0))))
         while len(self.points) > 2 and moment - self.points[0][0] > RATE_WINDOW_S:
             self.points.popleft()
-        (first_time, first_done) = self.points[0]
+        (first_time, first_done, first_tokens) = self.points[0]
         rate = (done - first_done) / (moment - first_time) if moment > first_time and done > first_done else None
         metrics = {
             name: float(value)
             for name, value in event.items()
             if name not in ("done", "total") and isinstance(value, int | float) and not isinstance(value, bool)
         }
+        if moment > first_time and event.get("tokens", 0) > first_tokens:
+            metrics.setdefault("tokens_per_s", (float(event["tokens"]) - first_tokens) / (moment - first_time))
         shown = self._shown(done, total, str(event["unit"]))
         return Progress(
             done=shown,

@@ -1,61 +1,70 @@
-"""Jobs: create, list, show, pause, resume, cancel, retry, and their events and logs below `/v1/jobs`.
+"""Jobs: create, list, show, pause, resume, cancel, retry, delete, and their events and logs below `/v1/jobs`.
 
-Order: jobs newest first, events oldest first. Filters of the list: `status`, `preset`. Paging: `limit` and `after` (the
-id of the last entry), for events too. Logs are text.
+Order: jobs newest first, events oldest first. Filters of the list: `status`, `preset`, `name`, `metadata[KEY]`,
+`created_after`, `created_before`. Paging: `limit` and `after` (the id of the last entry), for events too. Logs are
+text.
 """
 
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse
+from pydantic import AwareDatetime
 from starlette.concurrency import run_in_threadpool
 
 from services.gateway.bodies import read_json_object
-from services.gateway.deps import After, Backend, BackendDep, JobDep, Limit
-from services.gateway.examples import JOB_BODY
+from services.gateway.deps import After, BackendDep, JobDep, Limit
+from services.gateway.examples import JOB_BODY, METADATA_PARAMETER
 from services.gateway.files import job_draft
-from services.gateway.job_actions import act
+from services.gateway.job_actions import act, remove
 from services.gateway.job_admission import admit, retry
-from services.gateway.job_listing import job_page, positions, require_complete
+from services.gateway.job_listing import JobFilter, job_page, positions, read_metadata_filter, require_complete
 from services.gateway.job_logs import read_logs
-from services.gateway.wire import DraftView, EventView, JobView, Page, draft_view, event_view, job_view
-from shared.schemas.job import JobRecord, JobStatus, Stage, UserAction
+from services.gateway.job_view import JobView, job_view, show_job
+from services.gateway.wire import DeletedView, DraftView, EventView, Page, draft_view, event_view
+from shared.schemas.job import JobStatus, Stage, UserAction
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+REPLAYED = {"Idempotent-Replayed": "true"}
 
 
-@router.post("", status_code=201, openapi_extra={"requestBody": JOB_BODY})
+@router.post("", status_code=201, response_model=JobView, openapi_extra={"requestBody": JOB_BODY})
 async def create_job(
     request: Request,
-    response: Response,
     backend: BackendDep,
     idempotency_key: Annotated[
         str | None,
         Header(
             min_length=1,
             max_length=255,
-            description="One key and one document stand for one job, for a day.",
+            description="One key and one document stand for one job, for a day: the first answer is given again.",
         ),
     ] = None,
-) -> JobView:
-    """Submit a job. 201 for a new one; 200 for the one that the idempotency key already stands for."""
+) -> Response:
+    """Submit a job. 201 for a new one; 200 with the first answer for an idempotency key that stands for one already."""
     document = await read_json_object(request)
-    record, made = await run_in_threadpool(admit, backend, document, idempotency_key)
-    _say_which(response, record, made)
-    return await run_in_threadpool(_view, backend, record)
+    admitted = await run_in_threadpool(admit, backend, document, idempotency_key)
+    headers = {"Location": f"/v1/jobs/{admitted.job_id}"} | ({} if admitted.made else REPLAYED)
+    return Response(admitted.body, 201 if admitted.made else 200, headers, "application/json")
 
 
-@router.get("")
+@router.get("", openapi_extra={"parameters": [METADATA_PARAMETER]})
 def list_jobs(
+    request: Request,
     backend: BackendDep,
     limit: Limit = 50,
     after: After = None,
     status: Annotated[JobStatus | None, Query(description="Only jobs in this status.")] = None,
     preset: Annotated[str | None, Query(max_length=64, description="Only jobs of this preset.")] = None,
+    name: Annotated[str | None, Query(max_length=128, description="Only jobs of this name.")] = None,
+    created_after: Annotated[AwareDatetime | None, Query(description="Only jobs younger than this.")] = None,
+    created_before: Annotated[AwareDatetime | None, Query(description="Only jobs older than this.")] = None,
 ) -> Page[JobView]:
     """List jobs, newest first."""
+    metadata = read_metadata_filter(request.query_params)
     require_complete(backend.rebuilder)
-    records, has_more = job_page(backend.jobs, after, limit, status, preset)
+    wanted = JobFilter(status, preset, name, metadata, created_after, created_before)
+    records, has_more = job_page(backend.jobs, after, limit, wanted)
     places = positions(backend.queue, records)
     views = [job_view(record, places.get(record.id)) for record in records]
     return Page(data=views, has_more=has_more)
@@ -64,7 +73,7 @@ def list_jobs(
 @router.get("/{job_id}")
 def get_job(record: JobDep, backend: BackendDep) -> JobView:
     """Show a job as it is now."""
-    return _view(backend, record)
+    return show_job(backend, record)
 
 
 @router.post("/{job_id}/pause")
@@ -73,13 +82,13 @@ def pause_job(record: JobDep, backend: BackendDep) -> JobView:
 
     Pausing again is fine and shows the same state. 409 for a job that has ended or is being cancelled.
     """
-    return _view(backend, act(backend, record.id, UserAction.PAUSE))
+    return show_job(backend, act(backend, record.id, UserAction.PAUSE))
 
 
 @router.post("/{job_id}/resume")
 def resume_job(record: JobDep, backend: BackendDep) -> JobView:
     """Put a paused job back in line; it goes on where it stopped. 409 for a job that is not paused."""
-    return _view(backend, act(backend, record.id, UserAction.RESUME))
+    return show_job(backend, act(backend, record.id, UserAction.RESUME))
 
 
 @router.post("/{job_id}/cancel")
@@ -88,7 +97,7 @@ def cancel_job(record: JobDep, backend: BackendDep) -> JobView:
 
     Cancelling again is fine and shows the same state. 409 for a job that has succeeded or failed.
     """
-    return _view(backend, act(backend, record.id, UserAction.CANCEL))
+    return show_job(backend, act(backend, record.id, UserAction.CANCEL))
 
 
 @router.post("/{job_id}/retry", status_code=201)
@@ -99,8 +108,11 @@ def retry_job(record: JobDep, response: Response, backend: BackendDep) -> JobVie
     job that was made before when it is asked for again. 409 for a job that has not ended badly.
     """
     again, made = retry(backend, record)
-    _say_which(response, again, made)
-    return _view(backend, again)
+    response.headers["Location"] = f"/v1/jobs/{again.id}"
+    if not made:
+        response.status_code = 200
+        response.headers.update(REPLAYED)
+    return show_job(backend, again)
 
 
 @router.get("/{job_id}/events")
@@ -138,13 +150,11 @@ def get_logs(
     return PlainTextResponse(text, headers={"X-Content-Type-Options": "nosniff"})
 
 
-def _view(backend: Backend, record: JobRecord) -> JobView:
-    queued = record.status == JobStatus.QUEUED
-    return job_view(record, backend.queue.position(record.id, record.attempt) if queued else None)
+@router.delete("/{job_id}")
+def delete_job(record: JobDep, backend: BackendDep) -> DeletedView:
+    """Delete a job that has ended, with its events and logs. 409 before, and while a draft that it made is there.
 
-
-def _say_which(response: Response, record: JobRecord, made: bool) -> None:
-    if not made:
-        response.status_code = 200
-        response.headers["Idempotent-Replayed"] = "true"
-    response.headers["Location"] = f"/v1/jobs/{record.id}"
+    What its stages made stays where other jobs use it; the rest is removed by `POST /v1/gc`.
+    """
+    remove(backend, record)
+    return DeletedView(id=record.id, object="job")

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from services.cli.client import EyrieClient
 from services.cli.watch import duration, render_job, watch
-from services.gateway.wire import job_view
+from services.gateway.job_view import job_view
 from shared.errors import StatusReason
 from shared.presets import resolve
 from shared.schemas.job import ErrorDetail, JobRecord, JobStatus, Progress, Stage, StageStatus, now

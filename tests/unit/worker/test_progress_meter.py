@@ -1,5 +1,7 @@
 """Progress over several runs of one stage: what people see never falls."""
 
+import pytest
+
 from services.worker.progress_meter import ProgressMeter
 from shared.schemas.job import Progress
 
@@ -31,3 +33,11 @@ def test_another_unit_counts_anew_and_the_part_of_the_stage_stays() -> None:
 
 def test_nothing_is_shown_beyond_the_total() -> None:
     assert measure(ProgressMeter(measure(ProgressMeter(), 90)), 5, 50).done == 50
+
+
+def test_tokens_that_a_stage_counts_become_a_rate() -> None:
+    meter = ProgressMeter()
+    meter.measure({"done": 0, "total": 9, "unit": "conversations", "tokens": 100})
+    progress = meter.measure({"done": 1, "total": 9, "unit": "conversations", "tokens": 300})
+    assert progress.rate is not None
+    assert progress.metrics["tokens_per_s"] == pytest.approx(200 * progress.rate)

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from services.gateway.wire import STAGE_SHARE, job_view
+from services.gateway.job_view import STAGE_SHARE, job_view
 from shared.presets import resolve
 from shared.schemas.job import JobRecord, JobStatus, Progress, Stage, StageStatus, now
 
