@@ -37,13 +37,22 @@ def begin(record: JobRecord, attempt: int, token: str, worker: str) -> None:
     """
     if record.token == token:
         return  # Redis went away after it had been written
-    if record.status not in GOES_ON or record.token is not None or record.attempt != attempt:
-        raise NotThisAttempt
+    _require_waiting(record, attempt)
     record.status = JobStatus.RUNNING
     record.token, record.worker = token, worker
     record.status_reason, record.status_message, record.retry_after_s = None, "", None
     started = AttemptRecord(number=attempt, worker=worker, started_at=now())
     record.attempts = [*record.attempts, started][-ATTEMPTS_KEPT:]
+
+
+def leave_in_line(record: JobRecord, attempt: int, message: str, wait_s: float) -> None:
+    """A worker that cannot run the job, while another one can, leaves it for that one: no attempt is used up.
+
+    Raises:
+        NotThisAttempt: another worker has taken it, or it must not run; the record is as it was.
+    """
+    _require_waiting(record, attempt)
+    record.status_reason, record.status_message, record.retry_after_s = StatusReason.CAPACITY, message, wait_s
 
 
 def succeed(record: JobRecord) -> None:
@@ -137,6 +146,11 @@ def stand_still(stage: StageRecord) -> None:
     """A stage that runs no more has reached something, at no rate."""
     if stage.progress is not None:
         stage.progress = stage.progress.model_copy(update={"rate": None, "eta_s": None})
+
+
+def _require_waiting(record: JobRecord, attempt: int) -> None:
+    if record.status not in GOES_ON or record.token is not None or record.attempt != attempt:
+        raise NotThisAttempt
 
 
 def _may_retry(record: JobRecord, detail: ErrorDetail, settings: Settings) -> bool:

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from services.gateway.capacity import check_capacity
 from services.gateway.deps import Backend
 from services.gateway.job_view import show_job
 from services.gateway.problems import Problem
+from shared.fleet import Fleet
 from shared.ids import new_id
 from shared.job_store import JobNotFound
 from shared.presets import resolve
@@ -110,6 +112,7 @@ def _create(
     """Make a job; `keep` is called when nothing speaks against it any more."""
     checked = check_submission(spec, backend.artifacts, backend.settings.verifier_url)
     backend.verifier.check(spec)
+    check_capacity(spec, Fleet(backend.jobs.redis).workers())
     most = backend.settings.max_queued_jobs
     if not backend.jobs.reserve(job_id, most):
         raise Problem(

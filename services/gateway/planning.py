@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from services.gateway.capacity import check_capacity
 from services.gateway.deps import Backend
 from shared.artifact_store import LocalArtifactStore
 from shared.dataset_kinds import new_states_share, reads_dataset, text_bytes
@@ -20,6 +21,7 @@ from shared.estimate import (
     state_bytes_per_token,
     verifier_starts,
 )
+from shared.fleet import Fleet
 from shared.integrity import absent_or_cut
 from shared.manifests import read_manifest
 from shared.presets import pointer_errors, resolve
@@ -73,6 +75,10 @@ def _fill(plan: Plan, spec: JobSpec, backend: Backend) -> None:
         plan.notes = ["the gateway does not see the verifier's checkpoint: no figures that depend on its shape"]
     if record is not None and config is not None and not plan.problems:
         _fill_stages(plan, spec, record, config, backend.artifacts)
+    try:
+        check_capacity(spec, Fleet(backend.jobs.redis).workers())
+    except SubmissionError as error:
+        plan.problems += [PlanProblem(pointer=field.pointer, message=field.message) for field in error.errors]
 
 
 def _fill_shape(plan: Plan, spec: JobSpec, config: VerifierConfig) -> None:

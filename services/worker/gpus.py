@@ -18,6 +18,7 @@ from services.worker.run_control import RunControl
 from services.worker.supervision import GPUS_VARIABLE, gpus_in_use
 from shared.errors import CapacityError
 from shared.gpu_leases import GpuLeases
+from shared.gpu_wishes import wanted_gpus
 from shared.schemas.fleet import GpuInfo
 from shared.schemas.spec import JobSpec
 
@@ -99,11 +100,7 @@ def require_job_gpus(local: LocalGpus, spec: JobSpec) -> None:
     Raises:
         CapacityError
     """
-    wanted = {"/train/gpus": spec.train.gpus, "/evaluate/gpus": spec.evaluate.gpus}
-    managed = spec.verifier.managed
-    if managed is not None and spec.verifier.endpoint is None and managed.tensor_parallel_size > 1:
-        wanted["/verifier/managed/tensor_parallel_size"] = managed.tensor_parallel_size
-    for where, count in wanted.items():
+    for where, count in wanted_gpus(spec).items():
         require_gpus(len(local.ids), count, where)
 
 

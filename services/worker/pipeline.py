@@ -19,6 +19,8 @@ from services.worker.supervision import end_tree
 from services.worker.verifier_session import VerifierSession
 from shared import attempts
 from shared.errors import ArtifactStoreError, EyrieError, InternalError
+from shared.fleet import Fleet
+from shared.gpu_wishes import able_workers, wanted_gpus
 from shared.job_store import Fenced, JobNotFound, JobStore
 from shared.queue import JobQueue
 from shared.schemas.job import DONE_STAGES, ErrorDetail, JobRecord, JobStatus, Stage, StageStatus, now
@@ -30,6 +32,7 @@ log = logging.getLogger(__name__)
 REDIS_RETRY_S = 1.0
 LEFTOVER_GRACE_S = 5.0
 EQUAL_JOB_POLL_S = 1.0
+ABLE_WORKER_WAIT_S = 5.0  # until the message is sent again of a job that this worker lacks the GPUs for
 
 T = TypeVar("T")
 
@@ -92,10 +95,25 @@ class JobRun:
             attempts.begin(record, self.attempt, self.token, self.worker)
 
         try:
+            if self._insist(self._is_for_another):
+                return None
             return self._insist(lambda: self.jobs.update(self.job_id, begin))
         except attempts.NotThisAttempt:
             log.info("job %s: attempt %d is taken or over; its message is dropped", self.job_id, self.attempt)
             return None
+
+    def _is_for_another(self) -> bool:
+        """Leave a job in line that asks for more GPUs than this worker has, while a worker lives that has so many."""
+        spec = self.jobs.get(self.job_id).spec
+        most, here = max(wanted_gpus(spec).values()), len(self.gpus.ids)
+        able = able_workers(spec, Fleet(self.jobs.redis).workers()) if most > here else []
+        if not able:
+            return False
+        message = f"waits for a worker with {most} GPUs, such as {able[0].host}; {self.worker} has {here}"
+        leave = partial(attempts.leave_in_line, attempt=self.attempt, message=message, wait_s=ABLE_WORKER_WAIT_S)
+        self.jobs.update(self.job_id, leave)
+        self.jobs.back_off(self.job_id, ABLE_WORKER_WAIT_S)
+        return True
 
     def _run_stages(self, record: JobRecord) -> None:
         inputs = StageInputs(record.spec, self.jobs.artifacts)

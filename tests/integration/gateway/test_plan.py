@@ -3,7 +3,10 @@
 import httpx
 import pytest
 
+from shared.fleet import Fleet
 from shared.job_store import JobStore
+from shared.schemas.fleet import GpuInfo, WorkerRecord
+from shared.schemas.job import now
 from tests.integration.gateway.test_cli import eyrie
 from tests.support.gateway_process import GatewayProcess, gateway_process
 
@@ -57,3 +60,19 @@ def test_the_shell_shows_a_plan(gateway: GatewayProcess, dataset: str) -> None:
     assert "418,688 parameters" in shown.stdout
     refused = eyrie(gateway.url, "plan", "--preset", "tiny", "--dataset", dataset, "--set", "draft.vocab_size=5000")
     assert (refused.returncode, "/draft/vocab_size" in refused.stdout) == (2, True)
+
+
+def test_more_gpus_than_any_worker_has_are_refused_with_what_there_is(http: httpx.Client, dataset: str, jobs: JobStore):
+    document = {"preset": "tiny", "data": {"dataset": dataset}, "train": {"gpus": 3}}
+    assert http.post("/v1/jobs/plan", json=document).json()["ok"], "no worker lives: nothing is known"
+    gpus = [GpuInfo(id=f"fake-{number}", name="faked") for number in range(2)]
+    worker = WorkerRecord(id="w", host="h", pid=1, version="0", gpus=gpus, started_at=now(), seen_at=now())
+    Fleet(jobs.redis).register(worker, life_s=600)
+    try:
+        problems = http.post("/v1/jobs/plan", json=document).json()["problems"]
+        refused = http.post("/v1/jobs", json=document)
+    finally:
+        Fleet(jobs.redis).sign_off("w")
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/train/gpus")
+    assert "3 GPUs are asked for and the largest of 1 live workers, on h, has 2" in refused.json()["detail"]
+    assert [problem["pointer"] for problem in problems] == ["/train/gpus"]
