@@ -25,7 +25,7 @@ from shared.errors import ArtifactStoreError, InternalError
 from shared.ids import is_id, new_id
 from shared.job_archive import JobArchive
 from shared.job_lists import FIELDS, JOBS, JobLists, JobNotFound, record_of, status_key
-from shared.live_jobs import PREFIX, job_key, run_key
+from shared.live_jobs import ENDED, PREFIX, job_key, run_key
 from shared.schemas.job import JobRecord, JobStatus, StageStatus, now
 from shared.schemas.spec import JobSpec
 from shared.state_machine import ACTIVE, TERMINAL, check_transition
@@ -194,6 +194,8 @@ class JobStore(JobLists):
             pipeline.zadd(JOBS, {record.id: record.created_at.timestamp()})
             if record.status in ACTIVE:
                 pipeline.sadd(status_key(record.status), record.id)
+            else:
+                pipeline.hset(ENDED, record.id, "")
             try:
                 pipeline.execute()
             except WatchError:
@@ -209,6 +211,8 @@ class JobStore(JobLists):
             pipeline.srem(status_key(before), record.id)
             if record.status in ACTIVE:
                 pipeline.sadd(status_key(record.status), record.id)
+            else:
+                pipeline.hset(ENDED, record.id, record.model_dump_json())
         pipeline.zadd(UNKEPT, {record.id: record.version})
         pipeline.execute()
 

@@ -3,11 +3,13 @@
 Keys (all below `eyrie:`):
     events:ID      stream, at most `EVENTS_KEPT` entries
     run:ID         the token of the live run; expires when its worker falls silent
+    jobs:ended     hash: records (JSON) by id of jobs whose end the webhooks have not been told yet
     backoff:ID     there while the next attempt has to wait
     stage:S:KEY    the token of the run that computes a stage key; equal jobs wait for it
 """
 
 import json
+from itertools import islice
 from typing import Any, cast
 
 from redis import Redis
@@ -16,6 +18,7 @@ from shared import leases
 from shared.schemas.job import Progress, now
 
 PREFIX = "eyrie:"
+ENDED = f"{PREFIX}jobs:ended"
 EVENTS_KEPT = 20_000
 
 SET_IF_TOKEN = """
@@ -68,6 +71,14 @@ class LiveJobs:
     def backs_off(self, job_id: str) -> bool:
         """Tell whether the job's next attempt still has to wait."""
         return bool(self.redis.exists(f"{PREFIX}backoff:{job_id}"))
+
+    def untold_ends(self, limit: int) -> dict[str, str]:
+        """Up to `limit` jobs that have ended, with their records (JSON; empty where it has to be asked for)."""
+        return dict(islice(self.redis.hscan_iter(ENDED, count=limit), limit))
+
+    def end_was_told(self, job_id: str) -> None:
+        """Have the end of a job forgotten: the webhooks know of it."""
+        self.redis.hdel(ENDED, job_id)
 
     def append_event(self, job_id: str, kind: str, data: dict[str, Any], *, token: str | None = None) -> bool:
         """Add an event to the job's stream; False when `token` is given and no longer the live one."""

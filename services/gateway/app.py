@@ -42,36 +42,27 @@ from services.gateway.routers import (
     retention,
     rows,
     session,
+    webhooks,
 )
+from services.gateway.webhooks.deliverer import Deliverer
+from services.gateway.webhooks.hosts import AllowedHosts
 from shared.artifact_store import LocalArtifactStore
 from shared.job_store import JobStore
 from shared.queue import JobQueue
 from shared.settings import Settings, get_settings
 
 ROUTERS = (
-    home,
-    health,
-    metrics,
-    presets,
-    datasets,
-    inspections,
-    plan,
-    jobs,
-    rows,
-    artifacts,
-    drafts,
-    retention,
-    api_keys,
-    session,
+    *(home, session, health, metrics, presets, datasets, inspections, plan, jobs, rows, artifacts, drafts),
+    *(retention, api_keys, webhooks),
 )
 REDIS_TIMEOUT_S = 5
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """The app with its reconciler, which starts and stops with it.
+    """The app with its reconciler and its sender of webhooks, which start and stop with it.
 
     Raises:
-        UserError: the file of the first API key cannot be used.
+        UserError: the file of the first API key, or the list of the webhooks' hosts, cannot be used.
     """
     settings = settings or get_settings()
     app = FastAPIOffline(
@@ -118,6 +109,7 @@ def connect(settings: Settings) -> Backend:
         keys=keys,
         keys_needed=keys.has_any(),
         sessions=Sessions(redis, keys),
+        webhook_hosts=AllowedHosts.parse(settings.webhook_hosts),
     )
 
 
@@ -137,15 +129,20 @@ def _redis(url: str, *, text: bool) -> Redis:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     backend: Backend = app.state.backend
     stop = threading.Event()
-    reconciler = Reconciler(backend.jobs, backend.queue, backend.settings)
-    thread = threading.Thread(target=reconciler.run, args=(stop,), name="reconciler", daemon=True)
-    thread.start()
+    loops = {
+        "reconciler": Reconciler(backend.jobs, backend.queue, backend.settings).run,
+        "webhooks": Deliverer(backend.jobs, backend.settings, backend.webhook_hosts).run,
+    }
+    threads = [threading.Thread(target=run, args=(stop,), name=name, daemon=True) for name, run in loops.items()]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
         backend.inspections.close()
         stop.set()
-        thread.join(REDIS_TIMEOUT_S)
+        for thread in threads:
+            thread.join(REDIS_TIMEOUT_S)
 
 
 async def _on_disconnect(_: Request, __: Exception) -> Response:

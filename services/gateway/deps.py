@@ -12,6 +12,7 @@ from services.gateway.idempotency import IdempotencyKeys
 from services.gateway.inspection.runs import Inspections
 from services.gateway.problems import not_found
 from services.gateway.rebuild import Rebuilder
+from services.gateway.webhooks.hosts import AllowedHosts
 from shared.artifact_store import LocalArtifactStore
 from shared.ids import is_id
 from shared.job_store import JobNotFound, JobStore
@@ -39,6 +40,7 @@ class Backend:
     keys: ApiKeys
     keys_needed: bool
     sessions: Sessions
+    webhook_hosts: AllowedHosts
 
 
 def get_backend(request: Request) -> Backend:

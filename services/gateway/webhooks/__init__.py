@@ -1,0 +1,1 @@
+"""Webhooks: who is told of a job's end, the deliveries, and what sends them."""
