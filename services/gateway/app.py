@@ -19,12 +19,11 @@ from services.gateway import problems
 from services.gateway.access.api_keys import ApiKeys, read_first_key
 from services.gateway.access.guard import Guard, describe_security
 from services.gateway.access.sessions import Sessions
+from services.gateway.api_description.document import complete, operation_id
 from services.gateway.deps import Backend
-from services.gateway.examples import document_schemas
 from services.gateway.fleet_verifier import FleetVerifier
 from services.gateway.idempotency import IdempotencyKeys
 from services.gateway.inspection.runs import Inspections
-from services.gateway.problems import ProblemDocument
 from services.gateway.rebuild import Rebuilder
 from services.gateway.reconciler import Reconciler
 from services.gateway.routers import (
@@ -73,7 +72,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redoc_url=None,  # ReDoc's script loads its logo from a CDN
         static_url="/docs-assets",
         swagger_ui_parameters={"validatorUrl": None},  # else the page asks swagger.io about our schema
-        responses={"default": {"model": ProblemDocument, "description": "problem+json (RFC 9457)"}},
+        responses={"default": {"description": "problem+json"}},  # else FastAPI adds a 422 of its own form
+        generate_unique_id_function=operation_id,
     )
     app.state.backend = backend = connect(settings)
     problems.install(app)
@@ -150,13 +150,13 @@ async def _on_disconnect(_: Request, __: Exception) -> Response:
 
 
 def _complete_openapi(app: FastAPI, *, keys_needed: bool) -> None:
-    """Add the schemas of the partial job document, which no route's signature names, and how to send a key."""
+    """Add what no route's signature says, and how to send a key."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
         document = generate()
-        document["components"]["schemas"] |= document_schemas()
         describe_security(document, needed=keys_needed)
+        complete(document)
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -20,7 +20,7 @@ DATASET_BODY: dict[str, Any] = {
             "example": "what pyarrow.parquet.write_table writes",
         },
         "application/json": {
-            "schema": Composition.model_json_schema(),
+            "schema": {"$ref": "#/components/schemas/Composition"},
             "example": {
                 "name": "mixed",
                 "sources": [
@@ -123,5 +123,8 @@ def document_schemas() -> dict[str, Any]:
     parts["VerifierSpecPart"].pop("required", None)
     schema["required"] = ["data"]
     schema["title"] = "JobDocument"
-    inspection = InspectionBody.model_json_schema(ref_template="#/components/schemas/{model}")
-    return parts | dict(inspection.pop("$defs")) | {"JobDocument": schema, "InspectionBody": inspection}
+    documents = {"JobDocument": schema}
+    for model in (InspectionBody, Composition):
+        whole = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        documents |= whole.pop("$defs") | {model.__name__: whole}
+    return parts | documents

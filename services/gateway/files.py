@@ -10,8 +10,9 @@ from pathlib import PurePosixPath
 from urllib.parse import quote
 
 from fastapi import Request
-from fastapi.responses import FileResponse, Response
+from fastapi.responses import Response
 
+from services.gateway.downloads import Download, is_unchanged, validators
 from services.gateway.problems import Problem, not_found
 from services.gateway.wire import FileView
 from shared.artifact_store import LocalArtifactStore
@@ -105,10 +106,10 @@ def find_draft(store: LocalArtifactStore, draft_id: str) -> DraftRecord | None:
 
 
 def send_file(store: LocalArtifactStore, files: Mapping[str, StoredFile], path: str, request: Request) -> Response:
-    """A file as a download, whole or by ranges; its ETag is its SHA-256.
+    """A file as a download, whole or by ranges, and under conditions.
 
     Raises:
-        Problem: 404 where no manifest names it, or the file itself is gone or leaves the store.
+        Problem: 404 where no manifest names it, or the file itself is gone or leaves the store; 412.
     """
     file = files.get(path)
     if file is None:
@@ -117,17 +118,12 @@ def send_file(store: LocalArtifactStore, files: Mapping[str, StoredFile], path: 
         place = store.path(file.key)
     except KeyError:
         raise not_found("file", path) from None
-    tag = f'"{file.entry.sha256}"'
-    headers = {
-        "ETag": tag,
-        "Cache-Control": "private, no-cache",
-        "X-Content-Type-Options": "nosniff",
-    }
-    known = [one.strip() for one in request.headers.get("if-none-match", "").split(",")]
-    if tag in known or "*" in known:
+    headers = validators(file.entry.sha256, request) | {"X-Content-Type-Options": "nosniff"}
+    if is_unchanged(file.entry.sha256, request):
+        headers.pop("Content-Digest", None)  # nothing is sent
         return Response(status_code=304, headers=headers)
     name = PurePosixPath(path)
-    return FileResponse(
+    return Download(
         place,
         headers=headers,
         media_type=MEDIA_TYPES.get(name.suffix, "application/octet-stream"),

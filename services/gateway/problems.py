@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from shared.errors import ArtifactStoreError, CapacityError, EyrieError, UserError
+from shared.errors import ArtifactStoreError, CapacityError, EyrieError, StatusReason, UserError, error_page
 from shared.job_lists import JobNotFound
 from shared.presets import pointer_errors
 from shared.state_machine import ActionRefused
@@ -35,10 +35,21 @@ TITLES = {
     413: ("too-large", "The request is too large"),
     416: ("range", "The range does not exist"),
     422: ("invalid", "The input cannot be accepted"),
-    429: ("capacity", "Too much is waiting"),
+    412: ("precondition", "It is not the version that was asked for"),
+    429: ("capacity", "There is no room for this now"),
     500: ("internal", "Something went wrong inside"),
     503: ("unavailable", "A part of the service is not available"),
 }
+
+
+UNNAMED = ("error", "The request failed")
+URN = "urn:eyrie:problem:"
+DETAILS = {
+    404: "there is nothing at this address; GET /openapi.json lists what there is",
+    405: "this address does not take this method; the Allow header lists those that it takes",
+}
+REASONS = {429: StatusReason.CAPACITY, 500: StatusReason.INTERNAL}
+SERVICE_PAGE = "docs/operations.md"  # for what is unavailable
 
 
 class ProblemField(BaseModel):
@@ -57,6 +68,7 @@ class ProblemDocument(BaseModel):
     status: int
     detail: str = Field(description="What was wrong, where, and what to do.")
     errors: list[ProblemField] = Field(default_factory=list)
+    docs: str = Field(description="Page of the documentation, in the repository.", examples=["docs/errors/capacity.md"])
 
 
 class Problem(Exception):
@@ -75,8 +87,25 @@ class Problem(Exception):
 
 
 def not_found(what: str, name: str) -> Problem:
-    """There is no such `what`."""
-    return Problem(404, f"there is no {what} {name!r}")
+    """There is no such `what`, which the path names."""
+    message = f"there is no {what} {name!r}"
+    parameter = "path" if what == "file" else f"{what.replace(' ', '_').lower()}_id"
+    return Problem(404, message, errors=[{"source": "path", "pointer": f"/{parameter}", "message": message}])
+
+
+def describe(status: int) -> tuple[str, dict[str, Any]]:
+    """The title of a status, and an example of its document."""
+    kind, title = TITLES.get(status, UNNAMED)
+    fields = [ProblemField(pointer="/train/lr", message="must be at least 0", source="body")] if status == 422 else []
+    document = ProblemDocument(
+        type=f"{URN}{kind}",
+        title=title,
+        status=status,
+        detail="/train/lr: must be at least 0" if status == 422 else DETAILS.get(status, title),
+        errors=fields,
+        docs=_page(status, None),
+    )
+    return title, document.model_dump()
 
 
 def install(app: FastAPI) -> None:
@@ -97,15 +126,17 @@ def answer(
     detail: str,
     errors: Sequence[Mapping[str, str]] = (),
     headers: Mapping[str, str] | None = None,
+    reason: StatusReason | None = None,
 ) -> JSONResponse:
-    """A problem document as a response."""
-    kind, title = TITLES.get(status, ("error", "The request failed"))
+    """A problem document as a response; `reason` decides the page that it leads to."""
+    kind, title = TITLES.get(status, UNNAMED)
     document: dict[str, Any] = {
-        "type": f"urn:eyrie:problem:{kind}",
+        "type": f"{URN}{kind}",
         "title": title,
         "status": status,
         "detail": detail,
         "errors": [{"source": "body", **error} for error in errors],
+        "docs": _page(status, reason),
     }
     return JSONResponse(document, status, dict(headers or {}), media_type=MEDIA_TYPE)
 
@@ -135,7 +166,7 @@ async def _on_eyrie_error(_: Request, error: Exception) -> JSONResponse:
         return answer(429, str(error), headers={"Retry-After": str(RETRY_AFTER_S)})
     if isinstance(error, ArtifactStoreError):
         log.error("the artifact store failed: %s", error)
-        return answer(503, str(error), headers={"Retry-After": str(RETRY_AFTER_S)})
+        return answer(503, str(error), headers={"Retry-After": str(RETRY_AFTER_S)}, reason=error.reason)
     log.error("unexpected error", exc_info=error)
     return _unexpected()
 
@@ -148,24 +179,24 @@ async def _on_invalid_document(_: Request, error: Exception) -> JSONResponse:
 
 async def _on_invalid_request(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
+    found = error.errors()
+    if found[0]["type"] == "json_invalid":
+        reason = f"{found[0].get('ctx', {}).get('error', found[0]['msg'])} at character {found[0]['loc'][-1]}"
+        return answer(400, f"the body is not JSON: {reason}")
     fields = [
         {
             "source": str(item["loc"][0]),
-            "pointer": "".join(f"/{part}" for part in item["loc"][1:]),
+            "pointer": "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in item["loc"][1:]),
             "message": item["msg"],
         }
-        for item in error.errors()
+        for item in found
     ]
     return answer(422, _summary(fields), fields)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    details = {
-        404: "there is nothing at this address; GET /openapi.json lists what there is",
-        405: "this address does not take this method; the Allow header lists those that it takes",
-    }
-    detail = details.get(error.status_code, str(error.detail))
+    detail = DETAILS.get(error.status_code, str(error.detail))
     headers = dict(error.headers or {})
     if error.status_code == 405:  # Starlette names the methods of the first route only
         headers["Allow"] = ", ".join(_methods(request))
@@ -194,6 +225,13 @@ def _methods(request: Request) -> list[str]:
 
 def _unexpected() -> JSONResponse:
     return answer(500, "this is a defect of the service; its log says more")
+
+
+def _page(status: int, reason: StatusReason | None) -> str:
+    """The page about a problem: of its reason, or of what the status says."""
+    if reason is None and status >= 500 and status not in REASONS:
+        return SERVICE_PAGE
+    return error_page(reason or REASONS.get(status, StatusReason.USER_ERROR))
 
 
 def _summary(fields: Sequence[Mapping[str, str]]) -> str:

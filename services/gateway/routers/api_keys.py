@@ -32,7 +32,7 @@ class DeletedApiKey(BaseModel):
     deleted: Literal[True] = True
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, responses={409: {"description": "The gateway asks for no key"}})
 def create_key(
     backend: BackendDep,
     request: Annotated[ApiKeyRequest | None, Body(openapi_examples={"named": {"value": {"name": "ci"}}})] = None,
@@ -55,7 +55,7 @@ def list_keys(backend: BackendDep, limit: Limit = 50, after: After = None) -> Pa
     return Page(data=[views[i] for i in ids], has_more=has_more)
 
 
-@router.delete("/{key_id}")
+@router.delete("/{key_id}", responses={409: {"description": "It is the only key, or that of the file"}})
 def delete_key(
     key_id: Annotated[str, Path(max_length=64, description="Id of a key.")], backend: BackendDep
 ) -> DeletedApiKey:

@@ -4,10 +4,13 @@ Order: by stage, then as the stage's manifest lists them. No filters, no paging:
 `STAGE/PATH`, and only what a manifest names exists.
 """
 
-from fastapi import APIRouter, Request
-from fastapi.responses import FileResponse, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import Response
 
 from services.gateway.deps import BackendDep, JobDep
+from services.gateway.downloads import DOWNLOADS
 from services.gateway.files import file_views, job_files, require_finished, send_file
 from services.gateway.wire import FileView, Page
 
@@ -22,8 +25,18 @@ def list_artifacts(record: JobDep, backend: BackendDep) -> Page[FileView]:
 
 
 @router.head("/{path:path}", include_in_schema=False)
-@router.get("/{path:path}", response_class=FileResponse)
-def download_artifact(path: str, record: JobDep, backend: BackendDep, request: Request) -> Response:
-    """Download a file of a finished stage, 409 before; ranges and `If-None-Match` are honoured, the ETag is SHA-256."""
+@router.get(
+    "/{path:path}",
+    response_class=Response,
+    responses={**DOWNLOADS, 409: {"description": "The stage has not finished"}},
+)
+def download_artifact(
+    path: Annotated[str, Path(description="`STAGE/PATH`, as the list has it.", examples=["train/draft/config.json"])],
+    record: JobDep,
+    backend: BackendDep,
+    request: Request,
+) -> Response:
+    """Download a file of a finished stage. The ETag is its SHA-256; `Range`, `If-Range`, `If-Match` and `If-None-Match`
+    are honoured."""
     require_finished(record, path)
     return send_file(backend.artifacts, job_files(backend.artifacts, record), path, request)

@@ -27,10 +27,16 @@ from shared.schemas.registry import DatasetRecord
 from shared.schemas.spec import Name
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
+LOCATION = {"Location": {"description": "Where the dataset is.", "schema": {"type": "string"}}}
 NAME = TypeAdapter(Name)
 
 
-@router.post("", status_code=201, openapi_extra={"requestBody": DATASET_BODY})
+@router.post(
+    "",
+    status_code=201,
+    responses={201: {"description": "The new dataset", "headers": LOCATION}},
+    openapi_extra={"requestBody": DATASET_BODY},
+)
 async def upload_dataset(
     request: Request,
     response: Response,

@@ -6,9 +6,10 @@ Order: drafts newest first, files as the manifest lists them. Paging of drafts: 
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request
-from fastapi.responses import FileResponse, Response
+from fastapi.responses import Response
 
 from services.gateway.deps import After, BackendDep, Limit
+from services.gateway.downloads import DOWNLOADS
 from services.gateway.files import draft_files, file_views, send_file
 from services.gateway.lineage import LineageView, draft_lineage
 from services.gateway.paging import page_of
@@ -61,16 +62,22 @@ def get_lineage(
 
 
 @router.get("/{draft_id}/files")
-def list_files(record: DraftDep, backend: BackendDep) -> Page[FileView]:
+def list_draft_files(record: DraftDep, backend: BackendDep) -> Page[FileView]:
     """List the files of a draft."""
     files = draft_files(backend.artifacts, record)
     return Page(data=file_views(files, f"/v1/drafts/{record.id}/files"), has_more=False)
 
 
 @router.head("/{draft_id}/files/{path:path}", include_in_schema=False)
-@router.get("/{draft_id}/files/{path:path}", response_class=FileResponse)
-def download_file(path: str, record: DraftDep, backend: BackendDep, request: Request) -> Response:
-    """Download a file of a draft; ranges and `If-None-Match` are honoured, the ETag is the SHA-256."""
+@router.get("/{draft_id}/files/{path:path}", response_class=Response, responses=DOWNLOADS)
+def download_draft_file(
+    path: Annotated[str, Path(description="As the list has it.", examples=["model.safetensors"])],
+    record: DraftDep,
+    backend: BackendDep,
+    request: Request,
+) -> Response:
+    """Download a file of a draft. The ETag is its SHA-256; `Range`, `If-Range`, `If-Match` and `If-None-Match` are
+    honoured."""
     return send_file(backend.artifacts, draft_files(backend.artifacts, record), path, request)
 
 

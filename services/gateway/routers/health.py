@@ -11,13 +11,13 @@ router = APIRouter(tags=["health"])
 
 
 @router.get("/healthz")
-async def healthz() -> dict[str, str]:
+async def get_health() -> dict[str, str]:
     """Tell that the process lives."""
     return {"status": "ok"}
 
 
 @router.get("/readyz")
-def readyz(backend: BackendDep) -> dict[str, str]:
+def get_readiness(backend: BackendDep) -> dict[str, str]:
     """Tell whether requests can be served; 503 with reasons where not."""
     reasons = [reason for reason in (_redis(backend), _store(backend)) if reason]
     if reasons:

@@ -32,7 +32,10 @@ POLL_S = 0.2
 
 @router.post(
     "/{dataset_id}/inspect",
-    responses={202: {"model": InspectionRunning, "description": "It still runs: send the same request again."}},
+    responses={
+        202: {"model": InspectionRunning, "description": "It still runs: send the same request again."},
+        429: {"description": "Too many inspections wait"},
+    },
     openapi_extra={"requestBody": INSPECTION_BODY},
 )
 async def inspect_dataset(

@@ -5,7 +5,7 @@ Order: jobs newest first, events oldest first. Filters of the list: `status`, `p
 text.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse
@@ -25,10 +25,23 @@ from services.gateway.wire import DeletedView, DraftView, EventView, Page, draft
 from shared.schemas.job import JobStatus, Stage, UserAction
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+NOT_NOW: dict[int | str, dict[str, Any]] = {409: {"description": "The job's status does not allow it"}}
+LOCATION = {"Location": {"description": "Where the job is.", "schema": {"type": "string"}}}
 REPLAYED = {"Idempotent-Replayed": "true"}
 
 
-@router.post("", status_code=201, response_model=JobView, openapi_extra={"requestBody": JOB_BODY})
+@router.post(
+    "",
+    status_code=201,
+    response_model=JobView,
+    responses={
+        200: {"model": JobView, "description": "The first answer again, for an idempotency key that was used"},
+        201: {"description": "The new job", "headers": LOCATION},
+        409: {"description": "The first request with this idempotency key is under way"},
+        429: {"description": "Too many jobs wait, or the artifact store has no room for what this one makes"},
+    },
+    openapi_extra={"requestBody": JOB_BODY},
+)
 async def create_job(
     request: Request,
     backend: BackendDep,
@@ -76,7 +89,7 @@ def get_job(record: JobDep, backend: BackendDep) -> JobView:
     return show_job(backend, record)
 
 
-@router.post("/{job_id}/pause")
+@router.post("/{job_id}/pause", responses=NOT_NOW)
 def pause_job(record: JobDep, backend: BackendDep) -> JobView:
     """Pause a job. What waits is `paused` at once; what runs is `pausing` until its stage has saved what it has.
 
@@ -85,13 +98,13 @@ def pause_job(record: JobDep, backend: BackendDep) -> JobView:
     return show_job(backend, act(backend, record.id, UserAction.PAUSE))
 
 
-@router.post("/{job_id}/resume")
+@router.post("/{job_id}/resume", responses=NOT_NOW)
 def resume_job(record: JobDep, backend: BackendDep) -> JobView:
     """Put a paused job back in line; it goes on where it stopped. 409 for a job that is not paused."""
     return show_job(backend, act(backend, record.id, UserAction.RESUME))
 
 
-@router.post("/{job_id}/cancel")
+@router.post("/{job_id}/cancel", responses=NOT_NOW)
 def cancel_job(record: JobDep, backend: BackendDep) -> JobView:
     """Cancel a job. What waits is cancelled at once; what runs is `cancelling` until its processes are gone.
 
@@ -100,7 +113,16 @@ def cancel_job(record: JobDep, backend: BackendDep) -> JobView:
     return show_job(backend, act(backend, record.id, UserAction.CANCEL))
 
 
-@router.post("/{job_id}/retry", status_code=201)
+@router.post(
+    "/{job_id}/retry",
+    status_code=201,
+    responses={
+        **NOT_NOW,
+        200: {"model": JobView, "description": "The job that does this one again already"},
+        201: {"description": "The new job", "headers": LOCATION},
+        429: {"description": "Too many jobs wait"},
+    },
+)
 def retry_job(record: JobDep, response: Response, backend: BackendDep) -> JobView:
     """Do a failed or cancelled job again: a new job of the same document (`retry_of`), as ended jobs never change.
 
@@ -131,7 +153,7 @@ def list_events(
     return Page(data=views[:limit], has_more=len(views) > limit)
 
 
-@router.get("/{job_id}/draft")
+@router.get("/{job_id}/draft", responses={409: {"description": "The job has no draft, or not yet"}})
 def get_job_draft(record: JobDep, backend: BackendDep) -> DraftView:
     """Show the draft that a job has published. 409 while it has none."""
     return draft_view(job_draft(backend.artifacts, record))
@@ -150,7 +172,7 @@ def get_logs(
     return PlainTextResponse(text, headers={"X-Content-Type-Options": "nosniff"})
 
 
-@router.delete("/{job_id}")
+@router.delete("/{job_id}", responses=NOT_NOW)
 def delete_job(record: JobDep, backend: BackendDep) -> DeletedView:
     """Delete a job that has ended, with its events and logs. 409 before, and while a draft that it made is there.
 

@@ -28,8 +28,8 @@ class RetentionRequest(Document):
     )
 
 
-@router.post("")
-def collect(
+@router.post("", responses={409: {"description": "Another clean-up is under way"}})
+def collect_garbage(
     backend: BackendDep,
     request: Annotated[RetentionRequest | None, Body(openapi_examples={"remove": {"value": {"apply": True}}})] = None,
 ) -> RetentionReport:

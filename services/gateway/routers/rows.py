@@ -17,7 +17,11 @@ from services.gateway.wire import Page
 from shared.schemas.job import JobRecord
 from shared.settings import Settings
 
-router = APIRouter(prefix="/v1/jobs/{job_id}/rows", tags=["rows"])
+router = APIRouter(
+    prefix="/v1/jobs/{job_id}/rows",
+    tags=["rows"],
+    responses={409: {"description": "The job has no rows yet"}},
+)
 MAX_SEGMENTS_AS_TEXT = 200
 
 

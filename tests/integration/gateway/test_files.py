@@ -1,5 +1,6 @@
 """Artifacts and drafts over HTTP: what manifests name can be had, by ranges too; nothing else can."""
 
+import base64
 import hashlib
 from pathlib import Path
 
@@ -173,3 +174,40 @@ def test_the_draft_of_an_unfinished_job_is_a_conflict_and_of_a_finished_one_its_
     assert http.get(f"/v1/jobs/{job_id}/artifacts/nonsense/x").status_code == 404
     assert http.get(f"/v1/jobs/{draft.job_id}/draft").json()["id"] == draft.id
     assert http.get(f"/v1/jobs/{draft.job_id}/artifacts/publish/gone").status_code == 404
+
+
+def test_conditions_and_digests_of_a_download(http: httpx.Client, draft: DraftRecord) -> None:
+    content = FILES["model.safetensors"]
+    digest = hashlib.sha256(content)
+    tag, whole = f'"{digest.hexdigest()}"', f"sha-256=:{base64.b64encode(digest.digest()).decode()}:"
+    address = f"/v1/drafts/{draft.id}/files/model.safetensors"
+    for method in ("GET", "HEAD"):
+        full = http.request(method, address)
+        assert (full.headers["content-digest"], full.headers["repr-digest"]) == (whole, whole)
+        part = http.request(method, address, headers={"Range": "bytes=5-9", "If-Range": tag, "If-Match": tag})
+        assert (part.status_code, part.headers["content-range"]) == (206, f"bytes 5-9/{len(content)}")
+        assert (part.headers.get("content-digest"), part.headers["repr-digest"]) == (None, whole)
+        assert http.request(method, address, headers={"If-None-Match": f'"x", W/{tag}'}).status_code == 304
+        assert http.request(method, address, headers={"If-Match": f'"x", {tag}'}).status_code == 200
+        assert http.request(method, address, headers={"If-Match": '"x"'}).status_code == 412
+        assert http.request(method, address, headers={"If-Match": f"W/{tag}"}).status_code == 412  # never equal
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "pointer"),
+    [
+        ({"If-Match": '"x"'}, 412, "/If-Match"),
+        ({"Range": "bytes=9999999-"}, 416, "/Range"),
+        ({"Range": "bytes=5-2"}, 400, "/Range"),
+        ({"Range": "lines=1-2"}, 400, "/Range"),
+    ],
+)
+def test_a_download_that_cannot_be_is_a_problem(
+    headers: dict[str, str], status: int, pointer: str, http: httpx.Client, draft: DraftRecord
+) -> None:
+    response = http.get(f"/v1/jobs/{draft.job_id}/artifacts/publish/config.json", headers=headers)
+    assert (response.status_code, response.headers["content-type"]) == (status, "application/problem+json")
+    (error,) = response.json()["errors"]
+    assert (error["source"], error["pointer"]) == ("header", pointer)
+    if status == 416:
+        assert response.headers["content-range"] == "bytes */8"

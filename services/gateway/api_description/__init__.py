@@ -1,0 +1,1 @@
+"""The OpenAPI document: what routes do not say themselves."""
