@@ -17,9 +17,10 @@ def acceptance_table(evaluation: dict[str, Any]) -> Table:
     for suite, drafts in evaluation["suites"].items():
         for draft, figures in drafts.items():
             values = [figures["acceptance_length"], *figures["per_position"]]
-            table.add_row(suite, draft, *(_cut(value) for value in values), figures["mode"])
+            table.add_row(suite, draft, *(cut(value) for value in values), figures["mode"])
     return table
 
 
-def _cut(value: float | None) -> str:
+def cut(value: float | None) -> str:
+    """A figure with three decimals, cut and never rounded up."""
     return "none" if value is None else f"{int(value * 1000) / 1000:.3f}"

@@ -5,11 +5,13 @@ from typing import Self
 
 import httpx
 
+from services.cli.calls.access import AccessCalls
 from services.cli.calls.base import TIMEOUT_S, JsonObject
 from services.cli.calls.datasets import DatasetCalls
 from services.cli.calls.drafts import DraftCalls
 from services.cli.calls.fleet import FleetCalls
 from services.cli.calls.jobs import JobCalls
+from services.cli.calls.streams import StreamCalls
 from services.cli.credentials import key_for
 from services.cli.errors import ApiError, Unreachable
 
@@ -19,7 +21,7 @@ DEFAULT_URL = "http://127.0.0.1:8700"
 RETRY_WAIT_S = 1.0
 
 
-class EyrieClient(JobCalls, DatasetCalls, DraftCalls, FleetCalls):
+class EyrieClient(JobCalls, StreamCalls, DatasetCalls, DraftCalls, FleetCalls, AccessCalls):
     """Speaks to one gateway. Calls that may be repeated are, for a few seconds, when the gateway does not answer.
 
     The API key comes from `services.cli.credentials`, and goes to no other server than the one of `url`.

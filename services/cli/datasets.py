@@ -1,4 +1,4 @@
-"""Commands for datasets: `eyrie datasets upload|compose|list|show`."""
+"""Commands for datasets: `eyrie datasets upload|compose|list|show|delete`."""
 
 import math
 from pathlib import Path
@@ -6,11 +6,22 @@ from typing import Annotated
 
 import typer
 
+from services.cli.arguments import DatasetId
 from services.cli.client import DEFAULT_URL, EyrieClient, JsonObject
 from services.cli.errors import BadInput
-from services.cli.options import LimitOption, Output, OutputOption, UrlOption, console, print_json, print_table
+from services.cli.options import (
+    LimitOption,
+    Output,
+    OutputOption,
+    UrlOption,
+    console,
+    print_deleted,
+    print_items,
+    print_json,
+    print_table,
+)
 
-app = typer.Typer(no_args_is_help=True, help="Upload and list datasets.")
+app = typer.Typer(no_args_is_help=True, help="What jobs learn from: upload, compose, list, show, delete.")
 COLUMNS = {"ID": "id", "NAME": "name", "ROWS": "rows", "BYTES": "bytes", "CREATED": "created_at"}
 
 
@@ -24,7 +35,7 @@ def upload(
         list[str] | None, typer.Option(help="NAME=SHARE of a file (its name up to the first dot); others have 1.")
     ] = None,
     url: UrlOption = DEFAULT_URL,
-    output: OutputOption = Output.TEXT,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Upload prompts, conversations or token ids; or one folder of ready-made rows or of a vocabulary."""
     if any(file.is_dir() for file in files):
@@ -48,7 +59,7 @@ def compose(
     name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
     weight: Annotated[list[str] | None, typer.Option(help="NAME=SHARE, or ID=SHARE; others have 1.")] = None,
     url: UrlOption = DEFAULT_URL,
-    output: OutputOption = Output.TEXT,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Make a dataset of uploaded ones, with the share of each."""
     pairs = [(left if equals else "", right if equals else left) for left, equals, right in map(_cut, datasets)]
@@ -64,21 +75,18 @@ def compose(
 
 
 @app.command("list")
-def list_datasets(limit: LimitOption = 20, url: UrlOption = DEFAULT_URL, output: OutputOption = Output.TEXT) -> None:
+def list_datasets(limit: LimitOption = 20, url: UrlOption = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
     """List datasets, newest first."""
     with EyrieClient(url) as client:
         datasets = client.list_datasets(limit)
-    if output == Output.JSON:
-        print_json(datasets)
-    else:
-        print_table(datasets, COLUMNS, "no datasets")
+    print_items(datasets, COLUMNS, "no datasets", output)
 
 
 @app.command()
 def show(
-    dataset: Annotated[str, typer.Argument(help="Id of a dataset.")],
+    dataset: DatasetId,
     url: UrlOption = DEFAULT_URL,
-    output: OutputOption = Output.TEXT,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Show a dataset."""
     with EyrieClient(url) as client:
@@ -87,6 +95,13 @@ def show(
         print_json(found)
     else:
         print_table([found], COLUMNS, "")
+
+
+@app.command()
+def delete(dataset: DatasetId, url: UrlOption = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
+    """Remove a dataset that no job, no draft and no other dataset refers to."""
+    with EyrieClient(url) as client:
+        print_deleted(client.delete_dataset(dataset), output)
 
 
 def upload_files(

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from services.cli.arguments import PresetOption
 from services.cli.client import DEFAULT_URL, EyrieClient
 from services.cli.datasets import upload_files
 from services.cli.document import apply_overrides, set_value
@@ -21,14 +22,14 @@ def inspect(
     target: Annotated[
         list[str], typer.Argument(metavar="DATASET_OR_FILE...", help="Id of a dataset; or files, which are uploaded.")
     ],
-    preset: Annotated[str | None, typer.Option(help="Preset that fills in what is left out.")] = None,
+    preset: PresetOption = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Fields of data and verifier, such as data.generate=false."),
     ] = None,
     sample: Annotated[int | None, typer.Option(min=0, help="Rows to render for token lengths; 0: none.")] = None,
     url: UrlOption = DEFAULT_URL,
-    output: OutputOption = Output.TEXT,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Inspect a dataset: counts, rejects with their first lines, token lengths, three samples with what is learnt.
 

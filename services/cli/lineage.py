@@ -6,6 +6,7 @@ import typer
 from rich.text import Text
 from rich.tree import Tree
 
+from services.cli.arguments import DraftId
 from services.cli.client import DEFAULT_URL, EyrieClient
 from services.cli.options import Output, OutputOption, UrlOption, console, print_json
 from shared.sizes import human_bytes
@@ -15,10 +16,10 @@ HASH_CHARACTERS = 12
 
 
 def show_lineage(
-    draft: Annotated[str, typer.Argument(metavar="DRAFT", help="Id of a draft.")],
+    draft: DraftId,
     verify: Annotated[bool, typer.Option("--verify", help="Read every file again and compare its SHA-256.")] = False,
     url: UrlOption = DEFAULT_URL,
-    output: OutputOption = Output.TEXT,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Show what a draft was made from, by hash; exit code 1 where something is not what it was."""
     with EyrieClient(url) as client:

@@ -1,8 +1,6 @@
 """The command line: `eyrie COMMAND`, or `python -m services.cli.main COMMAND`.
 
-Exit codes: 0 fine, 1 the job failed (or was cancelled), or a lineage does not verify, 2 bad usage or input, 3 the
-gateway cannot be reached or cannot work, 4 not found, 5 the state does not allow it, 6 the API key is
-missing or wrong, 130 interrupted.
+EPILOG has the exit codes; `services.cli.errors` names them.
 """
 
 import sys
@@ -11,16 +9,42 @@ from typing import Annotated, Any
 
 import typer
 
-from services.cli import datasets, drafts, inspect, jobs, lineage, plan, retention, rows
+from services.cli import (
+    compare,
+    datasets,
+    download_command,
+    drafts,
+    fleet,
+    follow,
+    history,
+    inspect,
+    jobs,
+    keys,
+    lineage,
+    plan,
+    presets,
+    retention,
+    rows,
+    submit,
+    webhooks,
+)
 from services.cli.credentials import NAMED_FILE
 from services.cli.errors import EXIT_BAD_INPUT, ApiError
 
+EPILOG = (
+    "Every command has --help, --url (or EYRIE_URL) for the gateway, and --output json for programs; "
+    "docs/cli.md has an example of each.\n\n"
+    "Exit codes: 0 fine; 1 the job failed or was cancelled, or a lineage does not verify; 2 bad usage or input; "
+    "3 the gateway cannot be reached, or cannot work; 4 not found; 5 the state does not allow it; "
+    "6 the API key is missing or wrong; 130 detached or interrupted by Ctrl-C."
+)
 app = typer.Typer(
     name="eyrie",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train speculative-decoding drafts: submit jobs, follow them, and get the drafts.",
+    epilog=EPILOG,
 )
 
 
@@ -37,23 +61,36 @@ def common(
     NAMED_FILE.set(api_key_file)
 
 
-app.command()(plan.plan)
-app.command()(jobs.submit)
-app.command("list")(jobs.list_jobs)
-app.command()(jobs.show)
-app.command()(jobs.watch)
-app.command()(jobs.pause)
-app.command()(jobs.resume)
-app.command()(jobs.cancel)
-app.command()(jobs.retry)
-app.command()(jobs.logs)
-app.command()(jobs.download)
-app.command()(retention.gc)
-app.command("rows")(rows.show_rows)
-app.command("lineage")(lineage.show_lineage)
-app.command()(inspect.inspect)
-app.add_typer(datasets.app, name="datasets")
-app.add_typer(drafts.app, name="drafts")
+JOBS, RESULTS, SERVICE = "Jobs", "Data and drafts", "The service"
+app.command(rich_help_panel=JOBS)(submit.submit)
+app.command(rich_help_panel=JOBS)(plan.plan)
+app.command("list", rich_help_panel=JOBS)(jobs.list_jobs)
+app.command(rich_help_panel=JOBS)(jobs.show)
+app.command(rich_help_panel=JOBS)(follow.watch)
+app.command(rich_help_panel=JOBS)(follow.logs)
+app.command(rich_help_panel=JOBS)(history.events)
+app.command(rich_help_panel=JOBS)(history.metrics)
+app.command(rich_help_panel=JOBS)(history.checkpoints)
+app.command(rich_help_panel=JOBS)(history.artifacts)
+app.command("rows", rich_help_panel=JOBS)(rows.show_rows)
+app.command(rich_help_panel=JOBS)(jobs.pause)
+app.command(rich_help_panel=JOBS)(jobs.resume)
+app.command(rich_help_panel=JOBS)(jobs.cancel)
+app.command(rich_help_panel=JOBS)(submit.retry)
+app.command(rich_help_panel=JOBS)(jobs.delete)
+app.add_typer(datasets.app, name="datasets", rich_help_panel=RESULTS)
+app.command(rich_help_panel=RESULTS)(inspect.inspect)
+app.add_typer(drafts.app, name="drafts", rich_help_panel=RESULTS)
+app.command(rich_help_panel=RESULTS)(compare.compare)
+app.command(rich_help_panel=RESULTS)(download_command.download)
+app.command("lineage", rich_help_panel=RESULTS)(lineage.show_lineage)
+app.command(rich_help_panel=SERVICE)(fleet.workers)
+app.command(rich_help_panel=SERVICE)(fleet.gpus)
+app.command(rich_help_panel=SERVICE)(fleet.verifiers)
+app.command(rich_help_panel=SERVICE)(presets.presets)
+app.command(rich_help_panel=SERVICE)(retention.gc)
+app.add_typer(keys.app, name="keys", rich_help_panel=SERVICE)
+app.add_typer(webhooks.app, name="webhooks", rich_help_panel=SERVICE)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from services.cli.arguments import DatasetOption, PresetOption
 from services.cli.client import DEFAULT_URL, EyrieClient
 from services.cli.document import apply_overrides, load_document, set_value
 from services.cli.errors import EXIT_BAD_INPUT
@@ -16,13 +17,13 @@ from shared.sizes import human_bytes
 
 def plan(
     file: Annotated[Path | None, typer.Argument(help="Job document, YAML or JSON.")] = None,
-    preset: Annotated[str | None, typer.Option(help="Preset that fills in what is left out.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="Id of an uploaded dataset.")] = None,
+    preset: PresetOption = None,
+    dataset: DatasetOption = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Any field, such as train.lr=1e-3.")
     ] = None,
     url: UrlOption = DEFAULT_URL,
-    output: OutputOption = Output.TEXT,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Say what a job would need: tokens, disk, steps, parameters; and what stands against it. Nothing is started."""
     document = load_document(file) if file else {}

@@ -17,7 +17,7 @@ def gc(
         float | None, typer.Option(min=0, help="Keep what is younger; absent: as the gateway is set.")
     ] = None,
     url: UrlOption = DEFAULT_URL,
-    output: OutputOption = Output.TEXT,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """List what no job and no draft refers to any more; with --apply, remove it."""
     with EyrieClient(url) as client:

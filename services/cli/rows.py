@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from services.cli.arguments import JobId
 from services.cli.client import DEFAULT_URL, EyrieClient
 from services.cli.options import LimitOption, Output, OutputOption, UrlOption, console, print_json, print_table
 
@@ -20,16 +21,15 @@ COLUMNS = {
 
 
 def show_rows(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Id of a job.")],
+    job: JobId,
     row: Annotated[str | None, typer.Argument(metavar="ROW", help="Id of one row; absent: list them.")] = None,
     split: Annotated[str | None, typer.Option(help="Only rows of this split: train or val.")] = None,
     ids: Annotated[bool, typer.Option("--ids", help="Show token ids instead of text.")] = False,
     limit: LimitOption = 20,
     url: UrlOption = DEFAULT_URL,
-    output: OutputOption = Output.TEXT,
+    output: OutputOption = Output.TABLE,
 ) -> None:
-    """List a job's rows, or print one with the learnt tokens marked: coloured, or in «these» where there is no
-    terminal."""
+    """List a job's rows, or print one with its learnt tokens coloured (in «these» where there is no terminal)."""
     with EyrieClient(url) as client:
         found: Any = client.get_row(job, row) if row else client.list_rows(job, limit, split)
     if output == Output.JSON:

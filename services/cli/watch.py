@@ -1,124 +1,168 @@
-"""Follows a job: a live table on a terminal, plain lines elsewhere.
+"""Follows a job: a live table on a terminal, plain lines elsewhere, lines of JSON for programs.
 
-`render_job` draws a job document of the API; `watch` polls one until it has ended.
+The job's events say when there is something new, and progress is asked for once a second; where no events flow,
+the job is asked for once a second.
 """
 
+import queue
+import threading
 import time
-from typing import Any
+from collections import Counter
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
-from services.cli.acceptance import acceptance_table
-from services.cli.client import EyrieClient
+from services.cli.calls.streams import ENDED, GIVE_UP_S
+from services.cli.client import EyrieClient, JsonObject
 from services.cli.errors import Unreachable
+from services.cli.job_text import plain_lines, render_job
+from services.cli.options import is_live
 
 POLL_S = 1.0
+IDLE_POLL_S = 5.0  # while events say what changes, and nothing counts
 PLAIN_INTERVAL_S = 10.0
-GIVE_UP_S = 300.0
-ENDED = frozenset({"succeeded", "failed", "cancelled"})
-STYLES = {
-    "succeeded": "green",
-    "reused": "green",
-    "running": "cyan",
-    "failed": "bold red",
-    "cancelled": "yellow",
-    "cancelling": "yellow",
-    "pausing": "yellow",
-    "paused": "yellow",
-}
-MARKS = {"succeeded": "✔", "reused": "✔", "running": "▶", "failed": "✘", "cancelled": "■"}
-SHOWN_METRICS = ("loss", "val_loss", "tokens_per_s", "acceptance_length")
+MOST_WARNINGS = 5  # of a stage: there may be one for each line of a dataset
+FOLLOWED = ("job", "stage", "warning")
+
+Each = Callable[[JsonObject], None]
 
 
-def watch(client: EyrieClient, job_id: str, console: Console, poll_s: float = POLL_S) -> dict[str, Any]:
+def watch(
+    client: EyrieClient, job_id: str, console: Console, poll_s: float = POLL_S, each: Each | None = None
+) -> JsonObject:
     """Show the job until it has ended, and return it as it is then.
 
     A gateway that does not answer is waited for, up to `GIVE_UP_S` seconds. KeyboardInterrupt passes through: the job
     goes on.
 
+    Args:
+        each: is given the job whenever its status, or that of a stage, has changed, and when it has ended.
+
     Raises:
         ApiError: there is no such job, or no gateway.
     """
-    if console.is_terminal:
-        return _watch_live(client, job_id, console, poll_s)
-    return _watch_plain(client, job_id, console, poll_s)
-
-
-def render_job(job: dict[str, Any]) -> RenderableType:
-    """A job as a heading and a line a stage: bar, count, rate, time left, figures."""
-    parts: list[RenderableType] = [_heading(job), _stage_table(job)]
-    parts += [Text(f"{stage['name']}: {line}", style="dim") for stage in job["stages"] if (line := rejects_text(stage))]
-    evaluated: dict[str, Any] = next((stage["summary"] for stage in job["stages"] if stage["name"] == "evaluate"), {})
-    if evaluated.get("suites"):
-        parts.append(acceptance_table(evaluated))
-    if job.get("error"):
-        parts.append(Text(error_text(job["error"]), style="red"))
-    elif job.get("status_reason") and job["status_reason"]["message"]:
-        parts.append(Text(job["status_reason"]["message"], style="yellow"))
-    return Group(*parts)
-
-
-def error_text(error: dict[str, Any]) -> str:
-    """An error of a job in one line: where, what, what to do."""
-    where = f"{error['where']}: " if error.get("where") else ""
-    hint = f" ({error['hint']})" if error.get("hint") else ""
-    return f"{error['reason']}: {where}{error['message']}{hint}"
-
-
-def rejects_text(stage: dict[str, Any]) -> str:
-    """What a finished stage rejected, in one line; empty where that is nothing."""
-    books = stage["summary"].get("accounting") or {}
-    if not books.get("rejected"):
-        return ""
-    reasons = ", ".join(f"{count} {reason}" for reason, count in books["rejected"].items())
-    return f"{books['taken'] - books['kept']} of {books['taken']} {books['unit']} rejected: {reasons}"
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds as people read them: 45s, 3m05s, 2h07m."""
-    if seconds is None:
-        return ""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02}m"
-
-
-def _watch_live(client: EyrieClient, job_id: str, console: Console, poll_s: float) -> dict[str, Any]:
     job = client.get_job(job_id)
-    with Live(render_job(job), console=console, refresh_per_second=4) as live:
-        while job["status"] not in ENDED:
-            time.sleep(poll_s)
-            job = _poll(client, job_id, job, live.console)
-            live.update(render_job(job))
-    return job
+    with _Events(client, job) as events:
+        if is_live(console):
+            with Live(render_job(job), console=console, refresh_per_second=4) as live:
+                return _follow(client, job, events, _LiveView(live), poll_s, each)
+        return _follow(client, job, events, _PlainView(console), poll_s, each)
 
 
-def _watch_plain(client: EyrieClient, job_id: str, console: Console, poll_s: float) -> dict[str, Any]:
-    job = client.get_job(job_id)
-    said: dict[str, str] = {}
-    last_progress = 0.0
-    while True:
+class _LiveView:
+    """A table that is drawn over itself; warnings scroll above it."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    def show(self, job: JsonObject) -> None:
+        self._live.update(render_job(job), refresh=job["status"] in ENDED)
+
+    def say(self, text: str) -> None:
+        self._live.console.print(Text(text, style="yellow"), soft_wrap=True)
+
+
+class _PlainView:
+    """Lines with the time, each said once; progress every ten seconds."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._said: dict[str, str] = {}
+        self._last_progress = float("-inf")
+
+    def show(self, job: JsonObject) -> None:
         moment = time.monotonic()
-        with_progress = moment - last_progress >= PLAIN_INTERVAL_S
-        last_progress = moment if with_progress else last_progress
-        for subject, line in _plain_lines(job, with_progress):
-            if said.get(subject) != line:
-                said[subject] = line
-                console.print(f"{time.strftime('%H:%M:%S')} {line}", highlight=False, markup=False, soft_wrap=True)
+        with_progress = moment - self._last_progress >= PLAIN_INTERVAL_S
+        self._last_progress = moment if with_progress else self._last_progress
+        for subject, line in plain_lines(job, with_progress):
+            if self._said.get(subject) != line:
+                self._said[subject] = line
+                self.say(line)
+
+    def say(self, text: str) -> None:
+        line = f"{time.strftime('%H:%M:%S')} {text}"
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+class _Events:
+    """A job's events from a thread of their own; where there is no stream, none ever come."""
+
+    def __init__(self, client: EyrieClient, job: JsonObject) -> None:
+        self._items: queue.Queue[JsonObject | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._read, args=(client, job["id"]), daemon=True)
+        self._wanted = job["status"] not in ENDED
+        self.flowing = False
+
+    def __enter__(self) -> Self:
+        if self._wanted:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and self._wanted:  # the job has ended, and so does its stream
+            self._thread.join(POLL_S)
+
+    def wait(self, seconds: float) -> list[JsonObject]:
+        """The events that have come; `seconds` are waited for the first."""
+        found: list[JsonObject | None] = []
+        try:
+            found.append(self._items.get(timeout=seconds))
+            while True:
+                found.append(self._items.get_nowait())
+        except queue.Empty:
+            return [item for item in found if item is not None]
+
+    def _read(self, client: EyrieClient, job_id: str) -> None:
+        try:
+            for event in client.stream_events(job_id, types=FOLLOWED):
+                self.flowing = True
+                self._items.put(event)
+        except Exception:  # watching goes on without events
+            self.flowing = False
+        self._items.put(None)
+
+
+def _follow(
+    client: EyrieClient,
+    job: JsonObject,
+    events: _Events,
+    view: _LiveView | _PlainView,
+    poll_s: float,
+    each: Each | None,
+) -> JsonObject:
+    seen: Any = None
+    warned: Counter[str] = Counter()
+    while True:
+        view.show(job)
+        states = [job["status"], job["attempt"], [(stage["status"], stage["attempt"]) for stage in job["stages"]]]
+        if each and states != seen:
+            each(job)
+        seen = states
         if job["status"] in ENDED:
             return job
-        time.sleep(poll_s)
-        job = _poll(client, job_id, job, console)
+        counts = job["status"] == "running" or not events.flowing
+        for event in events.wait(poll_s if counts else IDLE_POLL_S):
+            if event["type"] == "warning":
+                _warn(view, event["data"], warned, job["id"])
+        job = _poll(client, job["id"], view)
 
 
-def _poll(client: EyrieClient, job_id: str, last: dict[str, Any], console: Console) -> dict[str, Any]:
+def _warn(view: _LiveView | _PlainView, data: JsonObject, warned: Counter[str], job_id: str) -> None:
+    stage = str(data.get("stage", "job"))
+    warned[stage] += 1
+    if warned[stage] <= MOST_WARNINGS:
+        view.say(f"warning: {stage}: {data.get('message', '')}")
+    elif warned[stage] == MOST_WARNINGS + 1:
+        view.say(f"more warnings of {stage}: eyrie events {job_id} --type warning")
+
+
+def _poll(client: EyrieClient, job_id: str, view: _LiveView | _PlainView) -> JsonObject:
     """The job as it is now; a gateway that is away is waited for."""
     away_since = time.monotonic()
     while True:
@@ -127,82 +171,5 @@ def _poll(client: EyrieClient, job_id: str, last: dict[str, Any], console: Conso
         except Unreachable as error:
             if time.monotonic() - away_since > GIVE_UP_S:
                 raise
-            console.print(f"{error.message}; trying again", style="yellow", markup=False, soft_wrap=True)
+            view.say(f"{error.message}; trying again")
             time.sleep(client.retry_wait_s)
-
-
-def _plain_lines(job: dict[str, Any], with_progress: bool) -> list[tuple[str, str]]:
-    """What there is to say, each with its subject, so that nothing is said twice."""
-    place = job["queue"]["position"]
-    status = f"job {job['id']} {job['status']}" + (f", place {place} in line" if place else "")
-    if job["attempt"] > 1:
-        status += f", attempt {job['attempt']}"
-    lines = [("job", status)]
-    for stage in job["stages"]:
-        if stage["status"] == "pending":
-            continue
-        took = f" in {duration(stage['seconds'])}" if stage["seconds"] is not None else ""
-        rejects = f"; {line}" if (line := rejects_text(stage)) else ""
-        lines.append((stage["name"], f"{stage['name']} {stage['status']}{took}{rejects}"))
-        if with_progress and stage["status"] == "running" and stage["progress"]:
-            words = [stage["name"], *_figures(stage["progress"])]
-            lines.append((f"{stage['name']} progress", " ".join(word for word in words if word)))
-    if job.get("error"):
-        lines.append(("error", error_text(job["error"])))
-    return lines
-
-
-def _heading(job: dict[str, Any]) -> Text:
-    text = Text()
-    text.append(job["id"], style="bold")
-    if job.get("name"):
-        text.append(f"  {job['name']}")
-    text.append(f"  {job['status']}", style=STYLES.get(job["status"], ""))
-    text.append(f"  {job['progress']['percent']:.0f}%  {duration(job['durations']['total_s'])}")
-    if job["queue"]["position"]:
-        text.append(f"  place {job['queue']['position']} in line")
-    if job["attempt"] > 1:
-        text.append(f"  attempt {job['attempt']}", style="yellow")
-    if job.get("draft"):
-        text.append(f"  {job['draft']}", style="bold green")
-    return text
-
-
-def _stage_table(job: dict[str, Any]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for stage in job["stages"]:
-        style = STYLES.get(stage["status"], "dim")
-        count, rate, eta, figures = _figures(stage["progress"]) if stage["status"] == "running" else ("",) * 4
-        table.add_row(
-            Text(MARKS.get(stage["status"], "·"), style=style),
-            Text(stage["name"], style=style),
-            _bar(stage),
-            Text(count or stage["status"], style=style),
-            rate,
-            eta or duration(stage["seconds"]),
-            figures,
-        )
-    return table
-
-
-def _bar(stage: dict[str, Any]) -> ProgressBar:
-    if stage["status"] in ("succeeded", "reused"):
-        return ProgressBar(total=1, completed=1, width=24)
-    progress = stage["progress"] if stage["status"] == "running" else None
-    if progress is None:
-        return ProgressBar(total=1, completed=0, width=24, pulse=stage["status"] == "running")
-    return ProgressBar(total=progress["total"] or 1, completed=progress["done"], width=24)
-
-
-def _figures(progress: dict[str, Any] | None) -> tuple[str, str, str, str]:
-    """Count, rate, time left, and the latest metrics."""
-    if progress is None:
-        return "", "", "", ""
-    count = f"{progress['done']:g}/{progress['total']:g} {progress['unit']}" if progress["total"] else ""
-    rate = "" if progress["rate"] is None else f"{progress['rate']:.2f}/s"
-    eta = "" if progress["eta_s"] is None else f"ETA {duration(progress['eta_s'])}"
-    metrics = progress["metrics"]
-    shown = [f"{name} {metrics[name]:.4g}" for name in SHOWN_METRICS if name in metrics]
-    if progress.get("activity"):
-        shown.insert(0, progress["activity"])
-    return count, rate, eta, "  ".join(shown)

@@ -1,6 +1,7 @@
 """What all calls share: one request, its repeats, the pages of a list, and errors in sentences."""
 
 import time
+from collections.abc import Mapping
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -23,9 +24,16 @@ class Calls:
     retry_wait_s: float
     _http: httpx.Client
 
-    def _list(self, path: str, limit: int, cursor: str = "id", **filters: Any) -> list[JsonObject]:
+    def first_page(self, path: str, limit: int) -> list[JsonObject]:
+        """The newest entries of a list, asked for once: for who cannot wait."""
+        return cast("list[JsonObject]", _checked(self._http.get(path, params={"limit": limit})).json()["data"])
+
+    def _list(
+        self, path: str, limit: int, filters: Mapping[str, Any] | None = None, cursor: str = "id"
+    ) -> list[JsonObject]:
+        """The first `limit` entries of a list; filters of None are left out."""
         found: list[JsonObject] = []
-        params: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
+        params: dict[str, Any] = {name: value for name, value in (filters or {}).items() if value is not None}
         while len(found) < limit:
             page = self._get(path, params=params | {"limit": min(limit - len(found), PAGE)})
             found += page["data"]

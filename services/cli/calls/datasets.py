@@ -64,6 +64,10 @@ class DatasetCalls(Calls):
         """One dataset."""
         return self._get(address("datasets", dataset_id))
 
+    def delete_dataset(self, dataset_id: str) -> JsonObject:
+        """Remove a dataset that nothing refers to."""
+        return self._delete(address("datasets", dataset_id))
+
     def inspect_dataset(self, dataset_id: str, body: JsonObject, wait_s: float = INSPECTION_WAIT_S) -> JsonObject:
         """What a job would make of a dataset: finished, or, after `wait_s`, running; ask again with the same body."""
         path = address("datasets", dataset_id, "inspect")

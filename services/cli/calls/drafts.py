@@ -1,5 +1,6 @@
 """Calls on drafts: list, show, lineage, files, download."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -12,13 +13,29 @@ from services.cli.download import Advance, fetch_file, require_own_files
 class DraftCalls(Calls):
     """`/v1/drafts`."""
 
-    def list_drafts(self, limit: int = PAGE) -> list[JsonObject]:
-        """The newest `limit` drafts."""
-        return self._list("/v1/drafts", limit)
+    def list_drafts(self, limit: int = PAGE, **filters: str | None) -> list[JsonObject]:
+        """The newest `limit` drafts; filters are `verifier`, `gate`, `tag` and `job`."""
+        return self._list("/v1/drafts", limit, filters)
 
     def get_draft(self, draft_id: str) -> JsonObject:
         """One draft with its evaluation."""
         return self._get(address("drafts", draft_id))
+
+    def tag_draft(self, draft_id: str, tag: str) -> JsonObject:
+        """Give a draft a tag; another draft that has it loses it."""
+        return self._object("PUT", address("drafts", draft_id, "tags", tag), repeat=True)
+
+    def untag_draft(self, draft_id: str, tag: str) -> JsonObject:
+        """Take a tag from a draft."""
+        return self._delete(address("drafts", draft_id, "tags", tag))
+
+    def delete_draft(self, draft_id: str) -> JsonObject:
+        """Remove a draft from the registry."""
+        return self._delete(address("drafts", draft_id))
+
+    def compare_drafts(self, draft_ids: Sequence[str]) -> JsonObject:
+        """Drafts side by side: acceptance by suite, and what differs in their job documents."""
+        return self._get("/v1/drafts/compare", params={"draft": list(draft_ids)})
 
     def get_lineage(self, draft_id: str, *, rehash: bool = False) -> JsonObject:
         """What a draft was made from; with `rehash` the gateway reads every file again, however long that takes."""

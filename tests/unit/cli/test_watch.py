@@ -1,13 +1,17 @@
 """The view of a job: every state can be drawn, and what matters is in it."""
 
 import io
+import json
+import time
+from collections.abc import Callable
 
 import httpx
 import pytest
 from rich.console import Console
 
 from services.cli.client import EyrieClient
-from services.cli.watch import duration, render_job, watch
+from services.cli.job_text import duration, render_job
+from services.cli.watch import watch
 from services.gateway.job_view import job_view
 from shared.errors import StatusReason
 from shared.presets import resolve
@@ -67,25 +71,65 @@ def test_an_error_shows_reason_place_and_what_to_do() -> None:
     assert "oom_gpu: train: no [memory] (shorten packs)" in drawn(job(JobStatus.FAILED, error=error))
 
 
-def test_plain_lines_say_each_thing_once_and_watching_outlives_a_gateway_that_is_away() -> None:
-    answers = [job(JobStatus.QUEUED), job(JobStatus.RUNNING), None, job(JobStatus.RUNNING), job(JobStatus.SUCCEEDED)]
-    away = [httpx.ConnectError("refused")] * 5
-
-    def handler(_: httpx.Request) -> httpx.Response:
-        if answers[0] is None:
-            if away:
-                raise away.pop()
-            answers.pop(0)
-        return httpx.Response(200, json=answers.pop(0))
-
+def watched(
+    next_job: Callable[[str], dict], events: httpx.Response | None = None, each: Callable[[dict], None] | None = None
+) -> tuple[str, str]:
+    """The last status and what was printed, of a job as `next_job` gives it, which is told what is printed so far."""
     console = Console(file=io.StringIO(), width=200)
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/events"):
+            return events or httpx.Response(406, json={"detail": "no streams"})
+        return httpx.Response(200, json=next_job(console.file.getvalue()))
+
     with EyrieClient("http://gateway", retry_wait_s=0, transport=httpx.MockTransport(handler)) as client:
-        assert watch(client, "job_x", console, poll_s=0)["status"] == "succeeded"
-    text = console.file.getvalue()
+        found = watch(client, "job_x", console, poll_s=0.01, each=each)
+    return found["status"], console.file.getvalue()
+
+
+def test_plain_lines_say_each_thing_once_and_watching_outlives_a_gateway_that_is_away() -> None:
+    answers = [
+        job(JobStatus.QUEUED),
+        job(JobStatus.RUNNING),
+        *[None] * 5,
+        job(JobStatus.RUNNING),
+        job(JobStatus.SUCCEEDED),
+    ]
+
+    def next_job(_: str) -> dict:
+        if (answer := answers.pop(0)) is None:
+            raise httpx.ConnectError("refused")
+        return answer
+
+    status, text = watched(next_job)
+    assert status == "succeeded"
     assert text.count("job job_x running") == 1
     assert text.count("prepare succeeded in 3s") == 1
     assert "place 2 in line" in text
     assert "trying again" in text
+
+
+def test_warnings_are_said_as_they_come_and_a_flood_of_them_is_cut() -> None:
+    warnings = [{"id": f"{n}-0", "type": "warning", "data": {"stage": "train", "message": f"w{n}"}} for n in range(9)]
+    stream = "".join(f"id: {item['id']}\nevent: warning\ndata: {json.dumps(item)}\n\n" for item in warnings)
+    headers = {"content-type": "text/event-stream"}
+    events = httpx.Response(200, text=f"{stream}event: end\ndata: {{}}\n\n", headers=headers)
+    deadline = time.monotonic() + 60
+
+    def next_job(printed: str) -> dict:
+        over = "more warnings" in printed or time.monotonic() > deadline
+        return job(JobStatus.SUCCEEDED if over else JobStatus.RUNNING)
+
+    _, text = watched(next_job, events)
+    assert [f"warning: train: w{n}" in text for n in range(9)] == [True] * 5 + [False] * 4
+    assert text.count("more warnings of train: eyrie events job_x --type warning") == 1
+
+
+def test_programs_get_the_job_when_something_has_changed_and_not_for_each_look() -> None:
+    seen: list[str] = []
+    states = [JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.RUNNING, JobStatus.FAILED]
+    watched(lambda _: job(states.pop(0)), each=lambda job: seen.append(job["status"]))
+    assert seen == ["queued", "running", "failed"]
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(None, ""), (0.4, "0s"), (59.9, "59s"), (65, "1m05s"), (7620, "2h07m")])
