@@ -66,7 +66,7 @@ def detachable(job_id: str, again: str, follow: Callable[[], None]) -> None:
     try:
         follow()
     except KeyboardInterrupt:
-        say(f"detached; {job_id} goes on. Come back with: {again}", stderr=True)
+        complain(f"detached; {job_id} goes on. Come back with: {again}")
         raise typer.Exit(EXIT_DETACHED) from None
 
 
@@ -83,6 +83,8 @@ def _follow(client: EyrieClient, job_id: str, output: Output) -> None:
 
 def _explain(client: EyrieClient, job: JsonObject) -> None:
     """The last lines that the failed stage wrote, and what to do; the error itself stands above."""
+    if docs := (job["error"] or {}).get("docs"):
+        complain(f"about such errors: {docs}")
     stage = next((stage["name"] for stage in job["stages"] if stage["status"] == "failed"), None)
     if stage:
         try:
@@ -92,9 +94,9 @@ def _explain(client: EyrieClient, job: JsonObject) -> None:
         except ApiError as error:
             lines = f"{error.message}\n"
         if lines:
-            say(f"last lines of {stage}:\n{lines.rstrip()}", stderr=True)
-            say(f"all of them: eyrie logs {job['id']} --stage {stage}", stderr=True)
-    say(f"when it is mended, do the job again with: eyrie retry {job['id']} --watch", stderr=True)
+            complain(f"last lines of {stage}:\n{lines.rstrip()}")
+            complain(f"all of them: eyrie logs {job['id']} --stage {stage}")
+    complain(f"when that is mended, do the job again with: eyrie retry {job['id']} --watch")
 
 
 def _follow_logs(

@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from services.cli.arguments import JobId, PresetOption
+from services.cli import completion
+from services.cli.arguments import JobId
 from services.cli.client import DEFAULT_URL, EyrieClient
 from services.cli.job_text import error_text, render_job
 from services.cli.options import (
@@ -38,7 +39,9 @@ def list_jobs(
     status: Annotated[
         str | None, typer.Option(help="Only jobs in this status.", autocompletion=lambda: list(STATUSES))
     ] = None,
-    preset: PresetOption = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Only jobs of this preset.", autocompletion=completion.presets)
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Only jobs of this name.")] = None,
     metadata: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with this pair; may be given again.")

@@ -17,7 +17,7 @@ from services.cli.options import (
 )
 
 app = typer.Typer(no_args_is_help=True, help="API keys of the gateway: create, list, delete.")
-COLUMNS = {"ID": "id", "NAME": "name", "CREATED": "created_at"}
+COLUMNS = {"ID": "id", "NAME": "name", "SOURCE": "source", "CREATED": "created_at"}
 
 
 @app.command()

@@ -4,10 +4,13 @@ EPILOG has the exit codes; `services.cli.errors` names them.
 """
 
 import sys
+from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from services.cli import (
     compare,
@@ -32,7 +35,7 @@ from services.cli.credentials import NAMED_FILE
 from services.cli.errors import EXIT_BAD_INPUT, ApiError
 
 EPILOG = (
-    "Every command has --help, --url (or EYRIE_URL) for the gateway, and --output json for programs; "
+    "Every command has --help, --url (or EYRIE_URL) for the gateway, --api-key-file, and --output json for programs; "
     "docs/cli.md has an example of each.\n\n"
     "Exit codes: 0 fine; 1 the job failed or was cancelled, or a lineage does not verify; 2 bad usage or input; "
     "3 the gateway cannot be reached, or cannot work; 4 not found; 5 the state does not allow it; "
@@ -93,15 +96,42 @@ app.add_typer(keys.app, name="keys", rich_help_panel=SERVICE)
 app.add_typer(webhooks.app, name="webhooks", rich_help_panel=SERVICE)
 
 
+def command_line() -> TyperGroup:
+    """All commands; `--api-key-file` may also stand after each of them."""
+    root = cast("TyperGroup", typer.main.get_command(app))
+    option = copy(next(option for option in root.params if option.name == "api_key_file"))
+    option.expose_value = False
+    option.callback = _take_key_file
+    for _, command in leaves(root):
+        command.params.append(option)
+    return root
+
+
+def leaves(
+    command: TyperGroup | TyperCommand, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], TyperCommand]]:
+    """The commands that do something, each with the words that lead to it."""
+    if not isinstance(command, TyperGroup):
+        yield path, command
+        return
+    for name, inner in command.commands.items():
+        yield from leaves(cast("TyperGroup | TyperCommand", inner), (*path, name))
+
+
 def main() -> None:
     """Run the command line; whatever goes wrong is said in a sentence."""
     try:
-        app()
+        command_line()()
     except ApiError as error:
         _fail(error.message, error.errors, error.exit_code)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}", [], EXIT_BAD_INPUT)
+
+
+def _take_key_file(_context: Any, _option: Any, value: str | Path | None) -> None:
+    if value is not None:
+        NAMED_FILE.set(Path(value))
 
 
 def _fail(message: str, fields: list[dict[str, Any]], code: int) -> None:

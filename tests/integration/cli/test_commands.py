@@ -1,0 +1,107 @@
+"""Each command against a real service: what it prints for people, what for programs, and with which exit code."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shared.schemas.job import JobRecord
+from tests.integration.cli.conftest import Service, Shell
+
+
+def ids(found: list[dict]) -> list[str]:
+    return [entry["id"] for entry in found]
+
+
+def test_jobs_are_listed_by_each_filter(shell: Shell, finished: JobRecord, failed: JobRecord) -> None:
+    by_filter = {
+        ("--status", "succeeded"): [finished.id],
+        ("--status", "failed"): [failed.id],
+        ("--name", "nightly"): [finished.id],
+        ("--metadata", "team=search"): [finished.id],
+        ("--metadata", "team=search", "--metadata", "train=refuse"): [],
+        ("--created-after", "1h"): [failed.id, finished.id],
+        ("--created-before", "1h"): [],
+        ("--created-before", "2020-01-01"): [],
+        ("--created-after", failed.created_at.isoformat()): [],
+    }
+    assert {words: ids(shell.json("list", *words)) for words in by_filter} == by_filter
+    assert finished.id in shell("list")
+    shell("list", "--created-after", "yesterday", code=2)
+    assert "yesterday is no time" in shell.errors
+    shell("list", "--metadata", "team", code=2)
+    assert "write KEY=VALUE" in shell.errors
+
+
+def test_what_a_job_did_and_made(shell: Shell, finished: JobRecord) -> None:
+    assert "100%" in shell("show", finished.id)
+    events = shell.lines("events", finished.id)
+    assert [event["data"]["status"] for event in events if event["type"] == "job"][-1] == "succeeded"
+    assert f"{events[0]['id']}  job  status=queued" in shell("events", finished.id, "--limit", "1")
+    assert shell.lines("events", finished.id, "--after", events[2]["id"]) == events[3:]
+    files = shell.json("artifacts", finished.id)
+    assert "evaluate/report.json" in [file["path"] for file in files]
+    assert {file["stage"] for file in shell.json("artifacts", finished.id, "--stage", "train")} == {"train"}
+    assert "train/draft/config.json" in shell("artifacts", finished.id)
+
+
+def test_artifacts_are_downloaded_by_stage_and_name(shell: Shell, finished: JobRecord, tmp_path: Path) -> None:
+    to = ("--to", str(tmp_path))
+    got = shell.json("download", finished.id, "--stage", "evaluate", *to)
+    assert (got["job"], got["files"]) == (finished.id, [str(tmp_path / "evaluate" / "report.json")])
+    assert json.loads((tmp_path / "evaluate" / "report.json").read_text())["suites"]
+    said = shell("download", finished.id, "--artifacts", "--file", "train/draft/*", *to)
+    assert f"{finished.id}: 2 files in {tmp_path}" in said
+    assert (tmp_path / "train" / "draft" / "model.safetensors").read_text() == "weights"
+    shell("download", finished.id, "--artifacts", "--file", "*.exe", *to, code=4)
+    assert "no file like *.exe" in shell.errors
+    shell("download", str(finished.draft), "--artifacts", *to, code=2)
+
+
+def test_a_draft_is_shown_and_downloaded(shell: Shell, finished: JobRecord, tmp_path: Path) -> None:
+    draft = str(finished.draft)
+    assert ids(shell.json("drafts", "list")) == [draft]
+    assert "2.500" in shell("drafts", "show", draft)
+    files = shell.json("drafts", "show", draft)["files"]
+    got = shell.json("download", finished.id, "--to", str(tmp_path / "draft"))
+    assert (got["draft"], len(got["files"])) == (draft, len(files))
+    assert shell.json("lineage", draft)["verified"]
+
+
+def test_a_dataset_in_use_is_kept_and_another_is_deleted(shell: Shell, finished: JobRecord, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "a"}\n')
+    made = shell.json("datasets", "upload", str(path), "--name", "mine")["id"]
+    assert made in ids(shell.json("datasets", "list"))
+    assert "mine" in shell("datasets", "show", made)
+
+
+def test_presets_are_documents_to_start_from(shell: Shell) -> None:
+    assert "kimi-k2.5" in [preset["name"] for preset in shell.json("presets")]
+    assert "train:\n" in shell("presets", "tiny")
+    shell("presets", "huge", code=4)
+    assert "there are" in shell.errors
+
+
+def test_an_ended_job_is_deleted_and_then_gone(shell: Shell, service: Service, finished: JobRecord) -> None:
+    shell("delete", finished.id, code=5)
+    again = service.site.submit(data={"dataset": finished.spec.data.dataset}, metadata={"evaluate": "hold"})
+    shell("cancel", again)
+    shell("watch", again, code=1)
+    assert shell("delete", again).strip() == f"{again} deleted"
+    shell("show", again, code=4)
+
+
+def test_keys_are_made_listed_and_deleted(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = shell("keys", "create", "--name", "ci").strip()
+    assert "not shown again" in shell.errors
+    made = next(entry for entry in shell.json("keys", "list") if entry["name"] == "ci")
+    assert made["id"] in shell("keys", "list")
+    file = tmp_path / "ci.key"
+    file.write_text(key)
+    monkeypatch.delenv("EYRIE_API_KEY_FILE")
+    shell("list", code=6)
+    assert "--api-key-file" in shell.errors
+    shell("list", "--api-key-file", str(file))
+    shell("--api-key-file", str(file), "list")
+    assert shell("keys", "delete", made["id"], "--api-key-file", str(file)).strip() == f"{made['id']} deleted"
