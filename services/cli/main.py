@@ -34,6 +34,7 @@ from services.cli import (
 from services.cli.credentials import NAMED_FILE
 from services.cli.errors import EXIT_BAD_INPUT, ApiError
 
+PROGRAM = "eyrie"
 EPILOG = (
     "Every command has --help, --url (or EYRIE_URL) for the gateway, --api-key-file, and --output json for programs; "
     "docs/cli.md has an example of each.\n\n"
@@ -42,7 +43,7 @@ EPILOG = (
     "6 the API key is missing or wrong; 130 detached or interrupted by Ctrl-C."
 )
 app = typer.Typer(
-    name="eyrie",
+    name=PROGRAM,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -121,7 +122,7 @@ def leaves(
 def main() -> None:
     """Run the command line; whatever goes wrong is said in a sentence."""
     try:
-        command_line()()
+        command_line()(prog_name=PROGRAM)
     except ApiError as error:
         _fail(error.message, error.errors, error.exit_code)
     except OSError as error:

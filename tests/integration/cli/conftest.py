@@ -1,4 +1,4 @@
-"""A service as it is run: Redis, a gateway that asks for a key, a worker of light stages; and `eyrie` before it."""
+"""One service for all tests of the command line: a gateway that asks for a key, a light worker; and `eyrie`."""
 
 import json
 import sys
@@ -59,7 +59,7 @@ class Shell:
         return [json.loads(line) for line in self(*arguments, "--output", "json", code=code).splitlines()]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("service")
     (folder / "exchange").mkdir()
@@ -83,13 +83,13 @@ def shell(service: Service, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     return Shell(capsys, monkeypatch)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def finished(service: Service) -> JobRecord:
     job_id = service.site.submit(name="nightly", metadata={"team": "search"})
     return service.site.wait_for(job_id, JobStatus.SUCCEEDED)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def failed(service: Service, finished: JobRecord) -> JobRecord:
     """It reuses what the finished one has made, and its training cannot work."""
     again = {"data": {"dataset": finished.spec.data.dataset}, "train": {"lr": 2e-3}}

@@ -1,0 +1,130 @@
+"""Following a job: to its end, into a pipe, on a terminal, and away from it by Ctrl-C."""
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from shared.schemas.job import JobRecord, JobStatus, Stage
+from tests.integration.cli.conftest import Service, Shell
+from tests.support.gateway_process import ROOT
+from tests.support.wait import wait_until
+
+BAR = "━"
+COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-7]m")
+
+
+@pytest.fixture(scope="module")
+def held(service: Service, finished: JobRecord) -> Iterator[JobRecord]:
+    """A job whose training waits until the tests are over."""
+    go = service.site.folder / "go"
+    changes = {"data": {"dataset": finished.spec.data.dataset}, "train": {"lr": 3e-3}}
+    job_id = service.site.submit(**changes, metadata={"train": f"hold {go}"})
+    wait_until(lambda: list(go.parent.glob("go.reached.*")), 60, what="training has begun")
+    yield service.site.jobs.get(job_id)
+    go.touch()
+    service.site.wait_for(job_id, JobStatus.SUCCEEDED)
+
+
+@contextmanager
+def on_terminal(service: Service, *arguments: str, **variables: str) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
+    """`eyrie` with a terminal of its own, and the other end of that."""
+    master, slave = pty.openpty()
+    environment = {**os.environ, **service.environment, "TERM": "xterm-256color", "COLUMNS": "150", **variables}
+    command = [sys.executable, "-m", "services.cli.main", *arguments]
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=slave, stdout=slave, stderr=slave)
+    os.close(slave)
+    try:
+        yield process, master
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+
+
+def read_until(terminal: int, text: str, timeout_s: float = 60) -> str:
+    """What comes to a terminal, up to some text."""
+    found, end = "", time.monotonic() + timeout_s
+    while text not in found:
+        assert time.monotonic() < end, f"{text!r} not in {found!r}"
+        if select.select([terminal], [], [], 0.5)[0]:
+            found += os.read(terminal, 1 << 16).decode("utf-8", "replace")
+    return found
+
+
+def test_a_failed_job_says_what_went_wrong_what_to_do_and_what_the_stage_wrote_last(
+    shell: Shell, service: Service, failed: JobRecord
+) -> None:
+    log = service.site.store.path(f"jobs/{failed.id}/logs/train-1.log")
+    with log.open("a") as file:
+        file.write("the last words\n")
+    text = shell("watch", failed.id, code=1)
+    assert "user_error: line 3: this cannot work (give another)" in text
+    assert BAR not in text
+    for part in ("the last words", f"eyrie logs {failed.id} --stage train", f"eyrie retry {failed.id}"):
+        assert part in shell.errors
+    assert "the last words" in shell("logs", failed.id, "--stage", "train", "--tail", "1")
+
+
+def test_programs_that_watch_get_the_job_as_json_lines(shell: Shell, failed: JobRecord) -> None:
+    states = shell.lines("watch", failed.id, code=1)
+    assert [(state["object"], state["id"]) for state in states] == [("job", failed.id)]
+    assert states[-1]["status"] == "failed"
+
+
+def test_a_terminal_has_bars_and_ctrl_c_only_detaches(service: Service, held: JobRecord) -> None:
+    with on_terminal(service, "watch", held.id) as (process, terminal):
+        text = read_until(terminal, "1/2 steps")
+        assert BAR in text
+        assert COLOUR.search(text)
+        process.send_signal(signal.SIGINT)
+        left = read_until(terminal, f"eyrie watch {held.id}")
+        assert process.wait(30) == 130
+    assert "detached" in left
+    assert service.site.jobs.get(held.id).status == JobStatus.RUNNING
+
+
+def test_a_terminal_without_colours_has_none(service: Service, failed: JobRecord) -> None:
+    with on_terminal(service, "show", failed.id, NO_COLOR="1") as (_, terminal):
+        text = read_until(terminal, "this cannot work")
+    assert not COLOUR.search(text)
+
+
+def test_a_pipe_has_neither_bars_nor_colours_whatever_the_environment_forces(
+    shell: Shell, failed: JobRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    text = shell("watch", failed.id, code=1)
+    assert "failed" in text
+    assert BAR not in text
+
+
+def test_logs_are_followed_as_they_are_written_and_ctrl_c_only_detaches(service: Service, held: JobRecord) -> None:
+    log = service.site.store.path(f"jobs/{held.id}/logs/train-1.log")
+    environment = {**os.environ, **service.environment}
+    command = [sys.executable, "-u", "-m", "services.cli.main", "logs", "-f", held.id, "--stage", "train"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        for words in ("first", "second"):
+            with log.open("a") as file:
+                file.write(f"{words}\n")
+            assert process.stdout.readline() == f"{words}\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert f"eyrie logs -f {held.id} --stage train" in errors
+    assert "Traceback" not in errors
+    assert service.site.jobs.get(held.id).stage(Stage.TRAIN).status == "running"
