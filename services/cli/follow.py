@@ -24,8 +24,12 @@ def watch(job: JobId, url: UrlOption = DEFAULT_URL, output: OutputOption = Outpu
 def logs(
     job: JobId,
     stage: StageOption = None,
-    attempt: Annotated[int | None, typer.Option(min=1, help="Which run of the stage; absent: the latest.")] = None,
-    tail: Annotated[int, typer.Option("--tail", "-n", min=1, max=100_000, help="Last lines of each log.")] = TAIL,
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="Which run of the stage; absent: the latest, with -f all.")
+    ] = None,
+    tail: Annotated[
+        int, typer.Option("--tail", "-n", min=1, max=100_000, help="Last lines: of each log, with -f of all together.")
+    ] = TAIL,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with what is written, to the job's end.")
     ] = False,

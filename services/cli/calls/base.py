@@ -29,13 +29,18 @@ class Calls:
         return cast("list[JsonObject]", _checked(self._http.get(path, params={"limit": limit})).json()["data"])
 
     def _list(
-        self, path: str, limit: int, filters: Mapping[str, Any] | None = None, cursor: str = "id"
+        self,
+        path: str,
+        limit: int,
+        filters: Mapping[str, Any] | None = None,
+        cursor: str = "id",
+        page_size: int = PAGE,
     ) -> list[JsonObject]:
         """The first `limit` entries of a list; filters of None are left out."""
         found: list[JsonObject] = []
         params: dict[str, Any] = {name: value for name, value in (filters or {}).items() if value is not None}
         while len(found) < limit:
-            page = self._get(path, params=params | {"limit": min(limit - len(found), PAGE)})
+            page = self._get(path, params=params | {"limit": min(limit - len(found), page_size)})
             found += page["data"]
             if not page["has_more"]:
                 break
@@ -43,7 +48,7 @@ class Calls:
         return found
 
     def _get(self, path: str, **options: Any) -> JsonObject:
-        return self._object("GET", path, repeat=True, **options)
+        return self._object("GET", path, repeat=True, headers={"Accept": "application/json"}, **options)
 
     def _delete(self, path: str) -> JsonObject:
         return self._object("DELETE", path)

@@ -7,6 +7,7 @@ from typing import cast
 from services.cli.calls.base import PAGE, Calls, JsonObject, address
 
 MOST_LINES = 1_000_000
+LINES_PAGE = 1000
 
 
 class JobCalls(Calls):
@@ -56,14 +57,15 @@ class JobCalls(Calls):
         """What the stages' processes wrote."""
         given = {"stage": stage, "attempt": attempt, "tail": tail}
         params = {name: value for name, value in given.items() if value is not None}
-        return self._request("GET", address("jobs", job_id, "logs"), params=params, repeat=True).text
+        headers = {"Accept": "text/plain"}
+        return self._request("GET", address("jobs", job_id, "logs"), params=params, headers=headers, repeat=True).text
 
     def list_log_lines(
         self, job_id: str, stage: str | None = None, tail: int = 1000, attempt: int | None = None
     ) -> list[JsonObject]:
-        """The last `tail` lines of each log, each with its `stage` and `attempt`."""
+        """The last `tail` lines of the logs together, each with its `stage` and `attempt`."""
         filters = {"stage": stage, "attempt": attempt, "tail": tail}
-        return self._list(address("jobs", job_id, "logs"), MOST_LINES, filters)
+        return self._list(address("jobs", job_id, "logs"), MOST_LINES, filters, page_size=LINES_PAGE)
 
     def list_metrics(
         self,

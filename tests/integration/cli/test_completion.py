@@ -2,6 +2,7 @@
 
 import pytest
 
+from services.cli import completion
 from shared.schemas.job import JobRecord
 from tests.integration.cli.conftest import Shell
 from tests.support.gateway_process import free_port
@@ -17,7 +18,8 @@ def completed(shell: Shell, words: str) -> list[str]:
     return offered
 
 
-def test_ids_and_commands_are_completed(shell: Shell, finished: JobRecord) -> None:
+def test_ids_and_commands_are_completed(shell: Shell, finished: JobRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completion, "WAIT_S", 30.0)
     assert finished.id in completed(shell, "eyrie watch job_")
     assert completed(shell, f"eyrie download {finished.draft[:-1]}") == [finished.draft]
     assert completed(shell, "eyrie datasets del") == ["delete"]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from shared.schemas.job import JobRecord, JobStatus, Stage
+from shared.schemas.job import JobRecord, JobStatus
 from tests.integration.cli.conftest import Service, Shell
 from tests.support.gateway_process import ROOT
 from tests.support.wait import wait_until
@@ -105,26 +105,3 @@ def test_a_pipe_has_neither_bars_nor_colours_whatever_the_environment_forces(
     text = shell("watch", failed.id, code=1)
     assert "failed" in text
     assert BAR not in text
-
-
-def test_logs_are_followed_as_they_are_written_and_ctrl_c_only_detaches(service: Service, held: JobRecord) -> None:
-    log = service.site.store.path(f"jobs/{held.id}/logs/train-1.log")
-    environment = {**os.environ, **service.environment}
-    command = [sys.executable, "-u", "-m", "services.cli.main", "logs", "-f", held.id, "--stage", "train"]
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        for words in ("first", "second"):
-            with log.open("a") as file:
-                file.write(f"{words}\n")
-            assert process.stdout.readline() == f"{words}\n"
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
-    finally:
-        process.kill()
-    assert process.returncode == 130
-    assert f"eyrie logs -f {held.id} --stage train" in errors
-    assert "Traceback" not in errors
-    assert service.site.jobs.get(held.id).stage(Stage.TRAIN).status == "running"
