@@ -58,7 +58,7 @@ class JobStore(JobLists):
     """All reads and writes of job records. Every version is also kept in the artifact store."""
 
     def __init__(self, redis: Redis, artifacts: LocalArtifactStore) -> None:
-        super().__init__(redis)
+        super().__init__(redis, artifacts)
         self.artifacts = artifacts
         self.archive = JobArchive(artifacts)
 
@@ -159,11 +159,11 @@ class JobStore(JobLists):
         self.redis.set(_deleted_key(record.id), "1", ex=DELETED_KEPT_S)
         self.archive.forget(record.id)
         pipeline = self.redis.pipeline()
-        keys = (f"{PREFIX}{kind}:{record.id}" for kind in ("events", "backoff"))
-        pipeline.delete(job_key(record.id), run_key(record.id), *keys)
+        pipeline.delete(job_key(record.id), run_key(record.id), f"{PREFIX}backoff:{record.id}")
         pipeline.zrem(JOBS, record.id)
         pipeline.zrem(UNKEPT, record.id)
         pipeline.execute()
+        self.event_log.forget(record.id)
 
     def keep_unkept(self, limit: int) -> int:
         """Write to the artifact store what it could not take before; returns how many jobs that were."""

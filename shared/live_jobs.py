@@ -1,34 +1,31 @@
-"""What belongs to a job beside its record: leases, back-off, progress, and its bounded stream of events, all in Redis.
+"""What belongs to a job beside its record: leases, back-off and progress, all in Redis, and its events.
 
-Keys (all below `eyrie:`):
-    events:ID      stream, at most `EVENTS_KEPT` entries
+Keys (all below `eyrie:`; `shared.event_log` has those of events):
     run:ID         the token of the live run; expires when its worker falls silent
     jobs:ended     hash: records (JSON) by id of jobs whose end the webhooks have not been told yet
     backoff:ID     there while the next attempt has to wait
     stage:S:KEY    the token of the run that computes a stage key; equal jobs wait for it
 """
 
-import json
 from itertools import islice
 from typing import Any, cast
 
 from redis import Redis
 
 from shared import leases
-from shared.schemas.job import Progress, now
+from shared.artifact_store import LocalArtifactStore
+from shared.event_archive import START, Entry
+from shared.event_log import CHANGES, CHANGES_KEPT, PREFIX, EventLog
+from shared.schemas.job import Progress
 
-PREFIX = "eyrie:"
+__all__ = ["ENDED", "PREFIX", "LiveJobs", "job_key", "run_key"]
+
 ENDED = f"{PREFIX}jobs:ended"
-EVENTS_KEPT = 20_000
 
 SET_IF_TOKEN = """
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[1], 'progress', ARGV[2])
-return 1
-"""
-ADD_IF_TOKEN = """
-if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
-redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[2], '*', unpack(ARGV, 3))
+redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[4], '*', 'job', ARGV[3])
 return 1
 """
 
@@ -36,12 +33,14 @@ return 1
 class LiveJobs:
     """Signals between those who run jobs and those who watch them. What a fenced attempt sends goes nowhere."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, artifacts: LocalArtifactStore) -> None:
         self.redis = redis
+        self.event_log = EventLog(redis, artifacts)
 
     def set_progress(self, job_id: str, token: str, progress: Progress) -> bool:
         """Show how far the running stage is; False when `token` is no longer the live one."""
-        return bool(self.redis.eval(SET_IF_TOKEN, 1, job_key(job_id), token, progress.model_dump_json()))
+        values = (token, progress.model_dump_json(), job_id, CHANGES_KEPT)
+        return bool(self.redis.eval(SET_IF_TOKEN, 2, job_key(job_id), CHANGES, *values))
 
     def acquire_run(self, job_id: str, token: str, lease_s: int) -> bool:
         """Become the job's one live run, or say that it still lives; False while another one does."""
@@ -82,21 +81,11 @@ class LiveJobs:
 
     def append_event(self, job_id: str, kind: str, data: dict[str, Any], *, token: str | None = None) -> bool:
         """Add an event to the job's stream; False when `token` is given and no longer the live one."""
-        fields = {"type": kind, "at": now().isoformat(), "data": json.dumps(data, default=str)}
-        stream = f"{PREFIX}events:{job_id}"
-        if token is None:
-            self.redis.xadd(stream, cast("Any", fields), maxlen=EVENTS_KEPT, approximate=True)
-            return True
-        flat = [part for pair in fields.items() for part in pair]
-        return bool(self.redis.eval(ADD_IF_TOKEN, 2, job_key(job_id), stream, token, EVENTS_KEPT, *flat))
+        return self.event_log.append(job_id, kind, data, token)
 
-    def events(self, job_id: str, after: str = "-", limit: int = 1000) -> list[tuple[str, dict[str, Any]]]:
-        """Events after the id `after` (`-`: from the first), oldest first."""
-        start = after if after == "-" else f"({after}"
-        entries = cast(
-            "list[tuple[str, dict[str, str]]]", self.redis.xrange(f"{PREFIX}events:{job_id}", start, "+", limit)
-        )
-        return [(i, {"type": e["type"], "at": e["at"], "data": json.loads(e["data"])}) for i, e in entries]
+    def events(self, job_id: str, after: str = START, limit: int = 1000) -> list[Entry]:
+        """Events after the id `after` (by default from the first), oldest first."""
+        return self.event_log.read(job_id, after, limit)
 
 
 def job_key(job_id: str) -> str:

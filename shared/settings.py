@@ -67,6 +67,7 @@ class Settings(BaseSettings):
     retry_wait_s: float = Field(15.0, ge=0, description="First wait before a failed job is tried again by itself.")
     run_lease_s: int = Field(20, ge=3, description="Seconds after which a silent run counts as lost.")
     stop_grace_s: int = Field(60, ge=1, description="Seconds between SIGTERM and SIGKILL for a stage.")
+    sse_keep_alive_s: float = Field(15.0, gt=0, description="Seconds between two keep-alive comments of a stream.")
     reconcile_interval_s: float = Field(3.0, gt=0, description="Seconds between two looks of the reconciler.")
 
     @field_validator("api_key_file", mode="before")

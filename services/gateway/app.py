@@ -29,12 +29,17 @@ from services.gateway.reconciler import Reconciler
 from services.gateway.routers import (
     api_keys,
     artifacts,
+    changes,
+    checkpoints,
     datasets,
     drafts,
+    events,
     health,
     home,
     inspections,
+    job_metrics,
     jobs,
+    logs,
     metrics,
     plan,
     presets,
@@ -43,6 +48,7 @@ from services.gateway.routers import (
     session,
     webhooks,
 )
+from services.gateway.streams import Streams
 from services.gateway.webhooks.deliverer import Deliverer
 from services.gateway.webhooks.hosts import AllowedHosts
 from shared.artifact_store import LocalArtifactStore
@@ -51,8 +57,8 @@ from shared.queue import JobQueue
 from shared.settings import Settings, get_settings
 
 ROUTERS = (
-    *(home, session, health, metrics, presets, datasets, inspections, plan, jobs, rows, artifacts, drafts),
-    *(retention, api_keys, webhooks),
+    *(home, session, health, metrics, presets, datasets, inspections, plan),
+    *(jobs, events, logs, job_metrics, checkpoints, rows, artifacts, drafts, changes, retention, api_keys, webhooks),
 )
 REDIS_TIMEOUT_S = 5
 
@@ -76,6 +82,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         generate_unique_id_function=operation_id,
     )
     app.state.backend = backend = connect(settings)
+    app.state.streams = Streams(backend)
     problems.install(app)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
     for module in ROUTERS:
@@ -128,6 +135,7 @@ def _redis(url: str, *, text: bool) -> Redis:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     backend: Backend = app.state.backend
+    streams: Streams = app.state.streams
     stop = threading.Event()
     loops = {
         "reconciler": Reconciler(backend.jobs, backend.queue, backend.settings).run,
@@ -137,7 +145,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     for thread in threads:
         thread.start()
     try:
-        yield
+        async with streams.running():
+            yield
     finally:
         backend.inspections.close()
         stop.set()

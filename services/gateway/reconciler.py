@@ -39,6 +39,7 @@ MESSAGE_GRACE_S = 10.0
 RUN_GRACE_S = 10.0  # what a worker's call to a Redis that hangs may take
 STAGED_KEPT_S = 86_400
 MOST_RECORDS = 1000
+MOST_EVENT_LOGS = 200
 HOUSEKEEPING_ROUNDS = 12
 UNDER_WAY = (JobStatus.RUNNING, JobStatus.PAUSING, JobStatus.CANCELLING)
 
@@ -97,6 +98,7 @@ class Reconciler:
         self._rounds += 1
         more = (housekeeping or not self.rebuilder.is_done()) and not self.rebuilder.step()
         self.jobs.keep_unkept(MOST_RECORDS)
+        self.jobs.event_log.keep_unkept(MOST_EVENT_LOGS)
         if housekeeping:
             self._sweep()
         self._look_at_all()

@@ -1,6 +1,5 @@
 """What the API answers: pages, and models that more than one resource shows. Jobs have `job_view`."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
@@ -26,15 +25,6 @@ class DeletedView(BaseModel):
     id: str
     object: str = Field(description="What it was.", examples=["job"])
     deleted: Literal[True] = True
-
-
-class EventView(BaseModel):
-    """Something that happened to a job."""
-
-    id: str
-    type: str
-    at: datetime
-    data: dict[str, Any]
 
 
 class FileView(BaseModel):
@@ -79,8 +69,3 @@ def draft_view(record: DraftRecord) -> DraftView:
     base = f"/v1/drafts/{record.id}"
     links = {"self": base, "files": f"{base}/files", "lineage": f"{base}/lineage", "job": f"/v1/jobs/{record.job_id}"}
     return DraftView(links=links, **record.model_dump(exclude={"root", "manifest", "object"}))
-
-
-def event_view(event_id: str, fields: Mapping[str, Any]) -> EventView:
-    """Show an event of a job's stream."""
-    return EventView(id=event_id, type=fields["type"], at=fields["at"], data=fields["data"])

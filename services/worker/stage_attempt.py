@@ -26,6 +26,7 @@ from shared.schemas.registry import DraftRecord
 from shared.schemas.spec import ManagedVerifier
 from shared.settings import Settings
 from shared.stage_keys import manifest_key, rowset_key, stage_folder, stage_key, stage_parameters
+from shared.stage_logs import LogName, begin_log
 from shared.verifier_config import capture_layer_ids
 
 DRAFT_ID_CHARACTERS = 20
@@ -100,12 +101,12 @@ class StageAttempt:
         with leased_gpus(self.control, self.gpus, self._gpu_count(), str(self.stage), where) as grant:
             document.gpus = grant.real()
             folder = self.store.folder(self.folder_key)
-            log_path = logs / f"{self.stage}-{number}.log"
+            log_path = begin_log(self.store, self.record.id, LogName(self.stage, number))
             grace_s, reached = self.settings.stop_grace_s, self.record.stage(self.stage).progress
             try:
                 with StoreWatch(self.store, self.settings, self.stage) as watch:
                     supervisor = StageSupervisor(
-                        document, folder, log_path, self.control, grace_s, watch.check, reached
+                        document, folder, log_path, self.control, grace_s, watch.check, reached, number
                     )
                     result = supervisor.run(self._clock(), grant)
             except Exception:

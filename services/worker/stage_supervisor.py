@@ -31,7 +31,10 @@ EventSink = Callable[[str, dict[str, Any]], None]
 
 
 class StageSupervisor:
-    """One stage run: spawn, relay, watch, end. `watch` is called often while it runs; what it raises ends the stage."""
+    """One stage run: spawn, relay, watch, end. `watch` is called often while it runs; what it raises ends the stage.
+
+    Its events bear `number`, which of the job's runs of the stage it is, as `attempt`.
+    """
 
     def __init__(
         self,
@@ -42,10 +45,11 @@ class StageSupervisor:
         grace_s: float,
         watch: Callable[[], None] = lambda: None,
         reached: Progress | None = None,
+        number: int = 1,
     ) -> None:
         self.run_document, self.folder, self.log_path = run, folder, log_path
         self.control, self.grace_s, self.watch = control, grace_s, watch
-        self.token = f"{run.token}.{run.stage}"
+        self.token, self.number = f"{run.token}.{run.stage}", number
         self.meter = ProgressMeter(reached)
         self.metrics: dict[str, float] = {}
 
@@ -127,10 +131,10 @@ class StageSupervisor:
                     jobs.set_progress(job_id, token, progress)
                 case "metric":
                     self.metrics.update({k: float(v) for k, v in event["values"].items()})
-                    data = {"stage": stage, "step": event["step"], **event["values"]}
+                    data = {"stage": stage, "attempt": self.number, "step": event["step"], **event["values"]}
                     jobs.append_event(job_id, "metric", data, token=token)
                 case str(kind):
-                    jobs.append_event(job_id, kind, {**event, "stage": stage}, token=token)
+                    jobs.append_event(job_id, kind, {**event, "stage": stage, "attempt": self.number}, token=token)
         except RedisError as error:
             log.warning("job %s: an event of %s was not shown: %s", job_id, stage, error)
 

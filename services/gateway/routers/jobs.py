@@ -1,14 +1,12 @@
-"""Jobs: create, list, show, pause, resume, cancel, retry, delete, and their events and logs below `/v1/jobs`.
+"""Jobs: create, list, show, pause, resume, cancel, retry, delete below `/v1/jobs`.
 
-Order: jobs newest first, events oldest first. Filters of the list: `status`, `preset`, `name`, `metadata[KEY]`,
-`created_after`, `created_before`. Paging: `limit` and `after` (the id of the last entry), for events too. Logs are
-text.
+Order: newest first. Filters of the list: `status`, `preset`, `name`, `metadata[KEY]`,
+`created_after`, `created_before`. Paging: `limit` and `after` (the id of the last entry).
 """
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from fastapi.responses import PlainTextResponse
 from pydantic import AwareDatetime
 from starlette.concurrency import run_in_threadpool
 
@@ -19,10 +17,9 @@ from services.gateway.files import job_draft
 from services.gateway.job_actions import act, remove
 from services.gateway.job_admission import admit, retry
 from services.gateway.job_listing import JobFilter, job_page, positions, read_metadata_filter, require_complete
-from services.gateway.job_logs import read_logs
 from services.gateway.job_view import JobView, job_view, show_job
-from services.gateway.wire import DeletedView, DraftView, EventView, Page, draft_view, event_view
-from shared.schemas.job import JobStatus, Stage, UserAction
+from services.gateway.wire import DeletedView, DraftView, Page, draft_view
+from shared.schemas.job import JobStatus, UserAction
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 NOT_NOW: dict[int | str, dict[str, Any]] = {409: {"description": "The job's status does not allow it"}}
@@ -137,39 +134,10 @@ def retry_job(record: JobDep, response: Response, backend: BackendDep) -> JobVie
     return show_job(backend, again)
 
 
-@router.get("/{job_id}/events")
-def list_events(
-    record: JobDep,
-    backend: BackendDep,
-    after: Annotated[
-        str | None,
-        Query(pattern=r"^\d{1,19}-\d{1,19}$", description="Id of the last event seen."),
-    ] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-) -> Page[EventView]:
-    """List what happened to a job, oldest first. The stream keeps about the latest 20,000 events."""
-    entries = backend.jobs.events(record.id, after or "-", limit + 1)
-    views = [event_view(event_id, fields) for event_id, fields in entries]
-    return Page(data=views[:limit], has_more=len(views) > limit)
-
-
 @router.get("/{job_id}/draft", responses={409: {"description": "The job has no draft, or not yet"}})
 def get_job_draft(record: JobDep, backend: BackendDep) -> DraftView:
     """Show the draft that a job has published. 409 while it has none."""
     return draft_view(job_draft(backend.artifacts, record))
-
-
-@router.get("/{job_id}/logs", response_class=PlainTextResponse)
-def get_logs(
-    record: JobDep,
-    backend: BackendDep,
-    stage: Annotated[Stage | None, Query(description="One stage; absent: all, in order.")] = None,
-    attempt: Annotated[int | None, Query(ge=1, description="Absent: the latest.")] = None,
-    tail: Annotated[int, Query(ge=1, le=100_000, description="Last lines of each log.")] = 1000,
-) -> PlainTextResponse:
-    """Show what the stages' processes wrote, as text."""
-    text = read_logs(backend.artifacts, record.id, stage, attempt, tail)
-    return PlainTextResponse(text, headers={"X-Content-Type-Options": "nosniff"})
 
 
 @router.delete("/{job_id}", responses=NOT_NOW)
