@@ -17,6 +17,7 @@ from services.cli.options import (
     print_deleted,
     print_items,
     print_json,
+    say,
 )
 
 app = typer.Typer(no_args_is_help=True, help="URLs that are called when jobs end: create, list, show, test, delete.")
@@ -59,7 +60,7 @@ def create(
 ) -> None:
     """Have a URL called when jobs end. Its secret, with which messages are signed, is shown this once."""
     with EyrieClient(url) as client:
-        made = client.create_webhook(target, events or EVENTS, description)
+        made = client.create_webhook(target, events or (), description)
     if output == Output.JSON:
         print_json(made)
         return
@@ -88,7 +89,10 @@ def send_test(webhook: WebhookId, url: UrlOption = DEFAULT_URL, output: OutputOp
     """Send a test message; `eyrie webhooks deliveries` says how that went."""
     with EyrieClient(url) as client:
         found = client.test_webhook(webhook)
-    _print(found, output)
+    if output == Output.JSON:
+        print_json(found)
+    else:
+        say(f"{found['id']} is on its way; how that went: eyrie webhooks deliveries {webhook}")
 
 
 @app.command()

@@ -13,6 +13,7 @@ from services.cli.main import main
 from shared.schemas.job import JobRecord, JobStatus
 from tests.support.gateway_process import GatewayProcess, gateway_process
 from tests.support.verifier_stub import VerifierStub
+from tests.support.webhook_receiver import Receiver, webhook_receiver
 from tests.support.worker_site import Site
 from tools.embedded_redis import start_redis
 
@@ -21,11 +22,12 @@ KEY = "a-key-of-the-tests-0123456789"
 
 @dataclass
 class Service:
-    """What runs, and the file with its API key."""
+    """What runs, the file with its API key, and who hears of ended jobs."""
 
     site: Site
     gateway: GatewayProcess
     key_file: Path
+    hooks: Receiver
 
     @property
     def environment(self) -> dict[str, str]:
@@ -68,9 +70,14 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with VerifierStub(folder / "exchange") as stub:
         site = Site(folder, stub, start_redis(folder / "redis"))
         try:
-            with gateway_process(folder, site.redis.url, api_key_file=str(key_file)) as gateway:
+            with (
+                webhook_receiver() as hooks,
+                gateway_process(
+                    folder, site.redis.url, api_key_file=str(key_file), webhook_hosts=f"127.0.0.1:{hooks.port}"
+                ) as gateway,
+            ):
                 site.start_worker()
-                yield Service(site, gateway, key_file)
+                yield Service(site, gateway, key_file, hooks)
         finally:
             site.close()
 

@@ -7,6 +7,7 @@ import pytest
 
 from shared.schemas.job import JobRecord
 from tests.integration.cli.conftest import Service, Shell
+from tests.support.wait import wait_until
 
 
 def ids(found: list[dict]) -> list[str]:
@@ -105,3 +106,20 @@ def test_keys_are_made_listed_and_deleted(shell: Shell, tmp_path: Path, monkeypa
     shell("list", "--api-key-file", str(file))
     shell("--api-key-file", str(file), "list")
     assert shell("keys", "delete", made["id"], "--api-key-file", str(file)).strip() == f"{made['id']} deleted"
+
+
+def test_webhooks_are_made_tried_and_deleted(shell: Shell, service: Service) -> None:
+    service.hooks.secret = shell("webhooks", "create", service.hooks.url, "--event", "job.failed").strip()
+    hint = shell.errors
+    hook = shell.json("webhooks", "list")[0]["id"]
+    assert f"eyrie webhooks test {hook}" in hint
+    assert "job.failed" in shell("webhooks", "show", hook)
+    message = shell.json("webhooks", "test", hook)["id"]
+    wait_until(lambda: message in service.hooks.ids(), what="the message arrives")
+    assert [told for told, _ in service.hooks.verified] == [message]
+    wait_until(lambda: "delivered" in shell("webhooks", "deliveries", hook), what="it is in the log")
+    assert ids(shell.json("webhooks", "deliveries", hook)) == [message]
+    assert shell("webhooks", "delete", hook).strip() == f"{hook} deleted"
+    assert shell("webhooks", "list").strip() == "no webhooks"
+    shell("webhooks", "create", "http://elsewhere.example/hook", code=2)
+    assert "EYRIE_WEBHOOK_HOSTS" in shell.errors
