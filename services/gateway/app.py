@@ -87,6 +87,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
     for module in ROUTERS:
         app.include_router(module.router)
+    home.mount(app)
     _complete_openapi(app, keys_needed=backend.keys_needed)
     app.add_middleware(
         Guard,

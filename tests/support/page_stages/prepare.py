@@ -1,0 +1,5 @@
+"""prepare, scripted."""
+
+from tests.support.page_stages.scripted import run
+
+__all__ = ["run"]

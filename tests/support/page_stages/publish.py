@@ -1,0 +1,5 @@
+"""publish, the real one."""
+
+from services.worker.stages.publish import run
+
+__all__ = ["run"]
