@@ -28,14 +28,15 @@ class GatewayProcess:
 
 @contextmanager
 def gateway_process(
-    folder: Path, redis_url: str, variables: dict[str, str] | None = None, **settings: str
+    folder: Path, redis_url: str, variables: dict[str, str] | None = None, port: int | None = None, **settings: str
 ) -> Iterator[GatewayProcess]:
-    """A gateway on a free loopback port; `settings` are EYRIE_ variables without the prefix, in lower case.
+    """A gateway on a loopback port; `settings` are EYRIE_ variables without the prefix, in lower case.
 
     Args:
         variables: further ones, as they are.
+        port: absent: a free one.
     """
-    port = free_port()
+    port = port or free_port()
     store = folder / "store"
     environment = os.environ | {
         "EYRIE_REDIS_URL": redis_url,

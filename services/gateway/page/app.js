@@ -1,10 +1,11 @@
 /** The page: header, the view that the address names, and whether what it shows is live. */
 
+import { api } from "./core/api.js";
 import { retryNow, useConnection } from "./core/connection.js";
 import { duration } from "./core/format.js";
 import { useNow } from "./core/live.js";
 import { link, useRoute } from "./core/router.js";
-import { classes, html, render } from "./core/ui.js";
+import { classes, html, render, useEffect, useState } from "./core/ui.js";
 import { Empty, Heading } from "./parts/common.js";
 import { CompareView } from "./views/compare.js";
 import { DraftView } from "./views/draft.js";
@@ -36,6 +37,7 @@ function App() {
         <a href="/docs">API</a>
       </nav>
       <${Liveness} />
+      <${SignOut} />
     </header>
     <${StaleNotice} />
     <main id="main" tabindex="-1">${view(place, id, route)}</main>`;
@@ -80,6 +82,19 @@ function Stale({ since }) {
     </span>
     <button type="button" class="button" onClick=${retryNow}>Try now</button>
   </div>`;
+}
+
+/** Ends the session, where the gateway asks for keys. */
+function SignOut() {
+  const [keys, setKeys] = useState(0);
+  useEffect(() => {
+    api("/v1/api-keys?limit=1").then((page) => setKeys(page.data.length), () => {});
+  }, []);
+  const leave = async () => {
+    await api("/session", { method: "DELETE" });
+    location.assign("/login");
+  };
+  return keys > 0 && html`<button type="button" class="button is-small" onClick=${leave}>Sign out</button>`;
 }
 
 function skip(event) {

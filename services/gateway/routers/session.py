@@ -18,7 +18,7 @@ from services.gateway.problems import Problem
 router = APIRouter(include_in_schema=False)
 MAX_FORM_BYTES = 4096
 FORM = "application/x-www-form-urlencoded"
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'"
+POLICY = "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; frame-ancestors 'none'"
 TEMPLATES = Environment(loader=FileSystemLoader(Path(__file__).parents[1] / "access"), autoescape=True)
 
 

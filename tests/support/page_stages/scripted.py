@@ -10,7 +10,6 @@ import time
 from typing import Any
 
 from services.worker.stage_context import StageContext
-from services.worker.stages.evaluate import judge
 from tests.support.light_stages.scripted import follow, leave
 
 POSITIONS = 3
@@ -19,7 +18,7 @@ ROWS = 24
 
 def run(ctx: StageContext) -> dict[str, Any]:
     """Do the stage's scripted work, then leave its files."""
-    print(f"{ctx.stage} begins: job {ctx.job_id}", flush=True)
+    print(f"{ctx.stage} begins {ctx.spec.metadata.get('log', '')}", flush=True)
     follow(ctx, ctx.spec.metadata.get(ctx.stage, ""))
     match ctx.stage:
         case "train":
@@ -81,10 +80,22 @@ def write_report(ctx: StageContext) -> dict[str, Any]:
         "num_speculative_tokens": POSITIONS,
         "temperature": 0.0,
         "suites": suites,
-        "gate": judge(ctx.spec.evaluate, suites[ctx.spec.evaluate.suites[0].name]),
+        "gate": {
+            "result": gate(ctx, suites[ctx.spec.evaluate.suites[0].name]["trained"]),
+            "failures": [],
+            "mode": "vllm",
+        },
     }
     (ctx.out / "report.json").write_text(json.dumps(report))
     return report
+
+
+def gate(ctx: StageContext, trained: dict[str, Any]) -> str:
+    """What becomes of the gate. (The real one is in a module that takes seconds to load.)"""
+    least = ctx.spec.evaluate.gate.min_acceptance_length
+    if least is None:
+        return "none"
+    return "passed" if trained["acceptance_length"] >= least else "failed"
 
 
 def measured(first: float) -> dict[str, Any]:

@@ -45,6 +45,9 @@ export function compact(value) {
   return new Intl.NumberFormat("en-US", { notation: "compact", maximumSignificantDigits: 3 }).format(value);
 }
 
+/** An acceptance length, always with two decimals. */
+export const tokens = (length) => (Number.isFinite(length) && length !== null ? length.toFixed(2) : DASH);
+
 /** A share of one, in percent. */
 export const percent = (share, digits = 1) =>
   share === null || share === undefined ? DASH : `${(share * 100).toFixed(digits)} %`;

@@ -84,6 +84,16 @@ export function useStream(url, { on, onOpen, ends }) {
   }, [url]);
 }
 
+/**
+ * Have `nudge` called whenever something in the service changes; all at once where changes may have been missed.
+ *
+ * @param {(id: string) => boolean} [concerns] whether a job's change matters; absent: each does
+ */
+export function useChanges(nudge, { concerns = () => true, off = false } = {}) {
+  const job = (event) => concerns(JSON.parse(event.data).id) && nudge();
+  useStream(off ? null : "/v1/events", { on: { job, fleet: nudge, reset: nudge }, onOpen: nudge });
+}
+
 /** The present, again every `ms`. */
 export function useNow(ms = 1000) {
   const [now, setNow] = useState(Date.now());

@@ -1,7 +1,7 @@
 /** Line charts by uPlot, each with a summary and a table of the same numbers for those who do not see it. */
 
 import { number } from "../core/format.js";
-import { html, useEffect, useLayoutEffect, useRef, useState } from "../core/ui.js";
+import { classes, html, useEffect, useLayoutEffect, useRef, useState } from "../core/ui.js";
 import uPlot from "../vendor/uplot/uPlot.js";
 
 const HEIGHT = 260;
@@ -15,9 +15,10 @@ const DASHES = [[], [6, 4], [2, 3]];
  * @param {{label: string, values: (number|null)[], color: string, dash?: number, points?: boolean}[]} series `color` is
  *   the name of a CSS variable, `dash` the kind of line
  * @param {(value: number) => string} [show] how a value is written
+ * @param {(value: number) => string} [showTick] the same on the vertical axis
  * @param {[number, number]} [range] of the vertical axis
  */
-export function Chart({ title, unit, xs, series, show = number, range }) {
+export function Chart({ title, unit, xs, series, show = number, showTick = show, range }) {
   const scheme = useScheme();
   const place = useRef(null);
   const plot = useRef(null);
@@ -25,7 +26,7 @@ export function Chart({ title, unit, xs, series, show = number, range }) {
   const data = [xs, ...series.map(({ values }) => values)];
 
   useLayoutEffect(() => {
-    plot.current = new uPlot(options(place.current, unit, series, show, range), data, place.current);
+    plot.current = new uPlot(options(place.current, unit, series, show, showTick, range), data, place.current);
     const observer = new ResizeObserver(() => resize(plot.current, place.current));
     observer.observe(place.current);
     return () => {
@@ -68,19 +69,19 @@ function Table({ title, unit, xs, series, show }) {
 function summary(xs, series, show, unit) {
   if (xs.length === 0) return "No numbers yet.";
   return series
-    .map(({ label, values, color }) => {
+    .map(({ label, values, color, dash }) => {
       const known = values.filter((value) => value !== null && value !== undefined);
       if (known.length === 0) return null;
       const [first, last] = [show(known[0]), show(known.at(-1))];
       return html`<span class="chart-key"
-        ><span class="swatch" style=${{ background: `var(${color})` }} aria-hidden="true"></span>${label}:
+        ><span class=${classes("swatch", dash > 0 && "is-dashed")} style=${{ backgroundColor: `var(${color})` }} aria-hidden="true"></span>${label}:
         <strong>${last}</strong>${known.length > 1 ? ` from ${first}` : ""}</span
       >`;
     })
     .concat(html`<span class="chart-key sub">${unit} ${number(xs.at(-1))}</span>`);
 }
 
-function options(place, unit, series, show, range) {
+function options(place, unit, series, show, showTick, range) {
   const style = getComputedStyle(place);
   const color = (name) => style.getPropertyValue(name).trim();
   const axis = { stroke: color("--quiet"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line") }, font: `12px ${style.fontFamily}` };
@@ -92,7 +93,7 @@ function options(place, unit, series, show, range) {
     cursor: { y: false, points: { size: 7 } },
     axes: [
       { ...axis, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? number(tick) : "")) },
-      { ...axis, size: 56, values: (_, ticks) => ticks.map(show) },
+      { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => showTick(tick)) },
     ],
     series: [
       { label: unit },

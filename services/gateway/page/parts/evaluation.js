@@ -1,6 +1,6 @@
 /** How many of a draft's tokens the verifier accepts: length by suite, share by position, before and after training. */
 
-import { number, percent } from "../core/format.js";
+import { number, percent, tokens } from "../core/format.js";
 import { html } from "../core/ui.js";
 import { Status } from "./common.js";
 
@@ -29,8 +29,8 @@ export function Evaluation({ report }) {
     ${report.gate?.failures?.length > 0 &&
     html`<ul class="notice is-warning">${report.gate.failures.map((failure) => html`<li>${failure}</li>`)}</ul>`}
     <p class="sub">
-      ${report.num_speculative_tokens} speculative tokens; acceptance length lies between 1 and ${longest}, measured
-      ${report.mode === "vllm" ? "in vLLM" : "offline, on held-out states"}.
+      ${report.num_speculative_tokens} speculative tokens; acceptance length lies between 1 and ${longest},
+      measured${" "}${report.mode === "vllm" ? "in vLLM" : "offline, on held-out states"}.
     </p>
   </div>`;
 }
@@ -43,9 +43,9 @@ export function Measured({ name, value, longest, before }) {
     <span class="measured-name">${name}</span>
     <span class="measured-bar" aria-hidden="true">
       <span class="measured-fill" style=${{ width: length ? part(length) : "0" }}></span>
-      ${before && html`<span class="measured-before" style=${{ left: part(before) }} title=${`before training: ${number(before)}`}></span>`}
+      ${before && html`<span class="measured-before" style=${{ left: part(before) }} title=${`before training: ${tokens(before)}`}></span>`}
     </span>
-    <span class="measured-length"><strong>${number(length)}</strong>${value.mode === "offline" ? " (offline)" : ""}</span>
+    <span class="measured-length"><strong>${tokens(length)}</strong>${value.mode === "offline" ? " (offline)" : ""}</span>
     <span class="measured-positions"><${Positions} shares=${value.per_position} /></span>
   </div>`;
 }

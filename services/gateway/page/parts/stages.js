@@ -25,12 +25,21 @@ export function StageBar({ job }) {
       return html`<span
         class=${classes("stage-part", `is-${shown}`)}
         title=${`${stage.name}: ${inWords(stage)}`}
-        style=${{ flexGrow: String(Math.max(SHARE[stage.name] ?? 1, LEAST_SHARE)) }}
+        style=${width(stage)}
         ><span class="stage-fill" style=${{ width: `${stageFraction(stage) * 100}%` }}></span
       ></span>`;
     })}
   </div>`;
 }
+
+/** The names below the parts of the bar; colours are said in words elsewhere. */
+export function StageLegend({ job }) {
+  return html`<div class="stage-legend" aria-hidden="true">
+    ${job.stages.map((stage) => html`<span style=${width(stage)}>${stage.name}</span>`)}
+  </div>`;
+}
+
+const width = (stage) => ({ flexGrow: String(Math.max(SHARE[stage.name] ?? 1, LEAST_SHARE)) });
 
 /** A stage's state for colours: what stands still is not shown as if it ran. */
 export function shownStatus(stage, job) {

@@ -1,7 +1,7 @@
 /** Drafts side by side: acceptance length by suite and position, before and after training, and where their jobs differ. */
 
 import { api, query } from "../core/api.js";
-import { number, percent } from "../core/format.js";
+import { number, percent, tokens } from "../core/format.js";
 import { useReading } from "../core/live.js";
 import { link } from "../core/router.js";
 import { html } from "../core/ui.js";
@@ -16,17 +16,19 @@ export function CompareView({ params }) {
   if (!chosen.length) return html`${heading}<${Empty} title="No drafts chosen."><a href=${link(["drafts"])}>Choose some</a><//>`;
   if (error && !data && !error.isOutage) return html`${heading}<${Problem} error=${error} />`;
   if (!data) return html`${heading}<${Loading} />`;
+  const names = data.differences.find(({ path }) => path === "/name")?.values ?? {};
   return html`${heading}
-    <${Drafts} drafts=${data.drafts} />
-    ${data.suites.map((suite) => html`<${Suite} key=${suite.name} suite=${suite} />`)}
+    <${Drafts} drafts=${data.drafts} names=${names} />
+    ${data.suites.map((suite) => html`<${Suite} key=${suite.name} suite=${suite} names=${names} />`)}
     <${Differences} differences=${data.differences} drafts=${data.drafts} />`;
 }
 
-function Drafts({ drafts }) {
+function Drafts({ drafts, names }) {
   return html`<ul class="compared" aria-label="Drafts compared">
     ${drafts.map(
       (draft) => html`<li class="card" key=${draft.id}>
-        <a href=${link(["drafts", draft.id])}>${draft.id}</a>
+        <a href=${link(["drafts", draft.id])}>${names[draft.id] ?? draft.id}</a>
+        ${names[draft.id] && html`<div class="sub break">${draft.id}</div>`}
         <div class="below">
           <${Gate} value=${draft.gate} />
           ${(draft.tags ?? []).map((tag) => html`<span class="tag" key=${tag}>${tag}</span>`)}
@@ -37,16 +39,16 @@ function Drafts({ drafts }) {
   </ul>`;
 }
 
-function Suite({ suite }) {
+function Suite({ suite, names }) {
   const id = `suite-${suite.name}`;
   const longest = suite.num_speculative_tokens + 1;
   const best = Math.max(...suite.entries.map((entry) => entry.acceptance_length ?? 0));
-  return html`<section class="card" aria-labelledby=${id}>
+  return html`<section class="card compare" aria-labelledby=${id}>
     <h2 id=${id}>${suite.name}</h2>
     ${suite.entries.map(
       (entry) => html`<${Measured}
         key=${entry.draft}
-        name=${html`${entry.draft}${entry.acceptance_length === best && suite.entries.length > 1 ? html` <span class="tag is-best">longest</span>` : ""}`}
+        name=${html`${names[entry.draft] ?? entry.draft}${entry.acceptance_length === best && suite.entries.length > 1 ? html` <span class="tag is-best">longest</span>` : ""}`}
         value=${entry}
         longest=${longest}
         before=${entry.untrained?.acceptance_length}
@@ -72,8 +74,8 @@ function Table({ suite, label }) {
         ${suite.entries.map(
           (entry) => html`<tr key=${entry.draft}>
             <td><a href=${link(["drafts", entry.draft])}>${entry.draft}</a></td>
-            <td class="num">${number(entry.untrained?.acceptance_length)}</td>
-            <td class="num"><strong>${number(entry.acceptance_length)}</strong></td>
+            <td class="num">${tokens(entry.untrained?.acceptance_length)}</td>
+            <td class="num"><strong>${tokens(entry.acceptance_length)}</strong></td>
             <td class="num">${entry.gain ? `×${number(entry.gain)}` : "–"}</td>
             ${positions.map(
               (i) => html`<td class="num">${percent(entry.per_position[i], 0)}${change(entry.per_position[i], entry.untrained?.per_position?.[i])}</td>`,

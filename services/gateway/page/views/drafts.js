@@ -1,8 +1,8 @@
 /** All drafts: how well each guesses, gate and tags; tick some to lay them side by side. */
 
 import { api, query } from "../core/api.js";
-import { bytes, number } from "../core/format.js";
-import { useReading, useStream } from "../core/live.js";
+import { bytes, number, tokens } from "../core/format.js";
+import { useChanges, useReading } from "../core/live.js";
 import { go, link } from "../core/router.js";
 import { html, useEffect, useState } from "../core/ui.js";
 import { Ago, Empty, Heading, Loading, Pager, Problem } from "../parts/common.js";
@@ -19,7 +19,7 @@ export function DraftsView({ params }) {
   useEffect(() => setTrail([]), [JSON.stringify(filters)]);
   const url = `/v1/drafts${query({ ...filters, limit: PAGE_SIZE, after: trail.at(-1) })}`;
   const { data, error, nudge } = useReading(() => api(url), [url]);
-  useStream("/v1/events", { on: { job: nudge }, onOpen: nudge });
+  useChanges(nudge);
   const tick = (id) => (event) => setTicked(event.target.checked ? [...ticked, id] : ticked.filter((one) => one !== id));
   const compare = () => go(link(["compare"], { draft: ticked }));
 
@@ -53,7 +53,7 @@ function DraftRow({ draft, ticked, onTick }) {
     </div>
     <div class="tags">${(draft.tags ?? []).map((tag) => html`<span class="tag" key=${tag}>${tag}</span>`)}</div>
     <div class="draft-length">
-      ${suite && html`<strong>${number(measured.trained?.acceptance_length)}</strong>`}
+      ${suite && html`<strong>${tokens(measured.trained?.acceptance_length)}</strong>`}
       ${gain(measured) && html`<span> ×${number(gain(measured))}</span>`}
       <span class="sub">${suite ? `acceptance length, ${suite}` : "not measured"}</span>
     </div>

@@ -2,7 +2,7 @@
 
 import { api, query } from "../core/api.js";
 import { bytes } from "../core/format.js";
-import { useReading, useStream } from "../core/live.js";
+import { useChanges, useReading } from "../core/live.js";
 import { link } from "../core/router.js";
 import { html } from "../core/ui.js";
 import { Ago, Empty, Facts, Heading, Loading, Problem, Status } from "../parts/common.js";
@@ -16,7 +16,7 @@ export function FleetView() {
   const workers = useReading(() => api(`/v1/workers${ALL}`), []);
   const verifiers = useReading(() => api(`/v1/verifiers${ALL}`), []);
   const nudge = () => [gpus, workers, verifiers].forEach((reading) => reading.nudge());
-  useStream("/v1/events", { on: { fleet: nudge, job: nudge }, onOpen: nudge });
+  useChanges(nudge);
   return html`<${Heading} title="Workers & GPUs" />
     <${Part} title="GPUs" reading=${gpus} empty="No worker has reported a GPU.">${(list) => html`<${Gpus} gpus=${list} />`}<//>
     <${Part} title="Workers" reading=${workers} empty="No worker is running.">${(list) => html`<${Workers} workers=${list} />`}<//>

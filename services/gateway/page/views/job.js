@@ -2,12 +2,12 @@
 
 import { api, path } from "../core/api.js";
 import { duration } from "../core/format.js";
-import { useReading, useStream } from "../core/live.js";
+import { useChanges, useReading } from "../core/live.js";
 import { link } from "../core/router.js";
 import { html } from "../core/ui.js";
 import { Ago, Copy, Heading, Loading, Problem, Status } from "../parts/common.js";
 import { JobActions } from "../parts/job_actions.js";
-import { StageBar } from "../parts/stages.js";
+import { StageBar, StageLegend } from "../parts/stages.js";
 import { Artifacts } from "./job_artifacts.js";
 import { JobDocument } from "./job_document.js";
 import { Events } from "./job_events.js";
@@ -30,8 +30,7 @@ export function JobView({ id, tab = "overview", params }) {
   const reading = useReading(() => api(path`/v1/jobs/${id}`), [id]);
   const job = reading.data;
   const ended = job !== null && ENDED.includes(job.status);
-  const mine = (event) => JSON.parse(event.data).id === id && reading.nudge();
-  useStream(ended ? null : "/v1/events", { on: { job: mine }, onOpen: reading.nudge });
+  useChanges(reading.nudge, { concerns: (changed) => changed === id, off: ended });
 
   if (reading.error && !job) {
     if (reading.error.isOutage) return html`<${Heading} title="Job" /><${Loading} />`;
@@ -79,10 +78,10 @@ function Standing({ job, ended }) {
     <div class="standing-line">
       <span class="big" data-testid="percent">${Math.floor(job.progress.percent)} %</span>
       <span class="standing-text">${job.status === "failed" ? "" : standing(job)}</span>
-      <span class="sub">${spent === null ? `waits ${duration(job.durations.queued_s)}` : `running ${duration(spent)}`}</span>
+      <span class="sub">${spent === null ? `waits ${duration(job.durations.queued_s)}` : `${ended ? "ran" : "running"} ${duration(spent)}`}</span>
     </div>
     <${StageBar} job=${job} />
-    <div class="stage-legend" aria-hidden="true">${job.stages.map((stage) => html`<span>${stage.name}</span>`)}</div>
+    <${StageLegend} job=${job} />
     ${!ended && job.status_reason && html`<p class="notice is-warning">${job.status_reason.message}</p>`}
     <${Failure} job=${job} />
   </section>`;

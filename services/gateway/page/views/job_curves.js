@@ -40,7 +40,8 @@ export function Curves({ job, ended }) {
               unit="step"
               xs=${accuracy.xs}
               series=${accuracySeries(accuracy)}
-              show=${percent}
+              show=${(share) => percent(share)}
+              showTick=${(share) => percent(share, 0)}
               range=${[0, 1]}
             />`}
     </section>`;

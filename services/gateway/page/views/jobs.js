@@ -2,7 +2,7 @@
 
 import { api, query } from "../core/api.js";
 import { duration } from "../core/format.js";
-import { useReading, useStream } from "../core/live.js";
+import { useChanges, useReading } from "../core/live.js";
 import { go, link } from "../core/router.js";
 import { html, useEffect, useState } from "../core/ui.js";
 import { Ago, Empty, Heading, Loading, Pager, Problem, Status } from "../parts/common.js";
@@ -19,7 +19,7 @@ export function JobsView({ params }) {
   useEffect(() => setTrail([]), [chosen]);
   const url = `/v1/jobs${query({ ...asQuery(filters), limit: PAGE_SIZE, after: trail.at(-1) })}`;
   const { data, error, nudge } = useReading(() => api(url), [url]);
-  useStream("/v1/events", { on: { job: nudge }, onOpen: nudge });
+  useChanges(nudge);
   const filtered = Object.values(filters).some(Boolean);
 
   return html`<${Heading} title="Jobs">
@@ -53,7 +53,7 @@ function JobRow({ job }) {
 /** Where a job stands, in a line. */
 export function standing(job) {
   if (job.status === "queued") return job.queue.position ? `number ${job.queue.position} in line` : "waits to be put in line";
-  if (job.status === "succeeded") return job.draft ? `draft ${job.draft}` : "done";
+  if (job.status === "succeeded") return job.draft ? `published ${job.draft}` : "done";
   if (job.status === "failed") return job.error?.message ?? job.status_reason?.message ?? "failed";
   if (job.status !== "running") return job.progress.stage ? `in ${job.progress.stage}` : "";
   const { rate, eta } = rateAndEta(job);

@@ -24,7 +24,7 @@ export function Lineage({ draft }) {
 function Node({ node }) {
   const size = [
     node.facts?.rows !== undefined && `${number(node.facts.rows)} rows`,
-    node.files && `${node.files} files`,
+    node.files && `${node.files} ${node.files === 1 ? "file" : "files"}`,
     node.bytes !== null && node.bytes !== undefined && bytes(node.bytes),
   ].filter(Boolean);
   return html`<li>

@@ -1,0 +1,55 @@
+"""A page whose gateway goes away says so, keeps what it has, and is right again by itself."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import OpenWindow
+from tests.support.page_site import PageSite, page_site
+
+AWAY = ("Failed to load resource", "net::ERR_")  # what Chromium says of a gateway that does not answer
+
+
+@pytest.fixture
+def own_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageSite]:
+    with page_site(tmp_path_factory.mktemp("stale"), workers=0) as made:
+        yield made
+
+
+def test_a_lost_gateway_is_said_and_forgotten_when_it_is_back(window: OpenWindow, own_site: PageSite) -> None:
+    opened = window(url=own_site.url)
+    first = own_site.submit("before")
+    page = opened.open()
+    state = page.locator(".liveness")
+    expect(state).to_have_attribute("data-state", "live")
+    expect(page.locator(f"[data-job={first}]")).to_be_visible()
+
+    own_site.stop_gateway()
+    notice = page.locator(".stale")
+    expect(notice).to_contain_text("Connection lost")
+    expect(state).to_have_attribute("data-state", "stale")
+    expect(page.locator(f"[data-job={first}]")).to_be_visible()
+
+    own_site.start_gateway()
+    second = own_site.submit("after")
+    expect(notice).to_have_count(0)
+    expect(state).to_have_attribute("data-state", "live")
+    expect(page.locator(f"[data-job={second}]")).to_be_visible()
+    third = own_site.submit("live again")
+    expect(page.locator(f"[data-job={third}]")).to_be_visible()
+
+    opened.errors[:] = [error for error in opened.errors if not any(words in error for words in AWAY)]
+
+
+def test_a_page_tries_again_when_asked_to(window: OpenWindow, own_site: PageSite) -> None:
+    opened = window(url=own_site.url)
+    page = opened.open("fleet")
+    expect(page.locator(".liveness")).to_have_attribute("data-state", "live")
+    own_site.stop_gateway()
+    expect(page.locator(".stale")).to_be_visible()
+    own_site.start_gateway()
+    if page.locator(".stale").count():
+        page.get_by_role("button", name="Try now").click(timeout=5000, no_wait_after=True)
+    expect(page.locator(".liveness")).to_have_attribute("data-state", "live")
+    opened.errors[:] = [error for error in opened.errors if not any(words in error for words in AWAY)]
