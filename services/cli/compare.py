@@ -10,7 +10,7 @@ from services.cli import completion
 from services.cli.acceptance import cut
 from services.cli.client import DEFAULT_URL, EyrieClient, JsonObject
 from services.cli.errors import BadInput
-from services.cli.options import Output, OutputOption, UrlOption, console, print_json, print_table
+from services.cli.options import Output, OutputOption, UrlOption, console, print_json, print_table, say
 
 MOST = 8
 COLUMNS = {"ID": "id", "TAGS": "tags", "GATE": "gate", "VERIFIER": "verifier", "JOB": "job_id", "CREATED": "created_at"}
@@ -38,6 +38,8 @@ def compare(
     for suite in found["suites"]:
         console().print(_suite_table(suite))
     _print_differences(found)
+    for note in found.get("notes", []):
+        say(f"note: {note}")
 
 
 def _suite_table(suite: JsonObject) -> Table:
@@ -47,8 +49,8 @@ def _suite_table(suite: JsonObject) -> Table:
         table.add_column(heading)
     for entry in suite["entries"]:
         if before := entry["untrained"]:
-            table.add_row(entry["draft"], "untrained", *_figures(before, k), "", entry["mode"], style="dim")
-        gain = "" if entry["gain"] is None else cut(entry["gain"])
+            table.add_row(entry["draft"], "untrained", *_figures(before, k), "", before.get("mode", ""), style="dim")
+        gain = "" if entry["gain"] is None else f"× {cut(entry['gain'])}"
         table.add_row(entry["draft"], "trained", *_figures(entry, k), gain, entry["mode"])
     return table
 

@@ -1,5 +1,6 @@
 """Commands on what the service runs on: `eyrie workers|gpus|verifiers`, each with an id for one of them."""
 
+from collections import Counter
 from typing import Annotated, Any
 
 import typer
@@ -87,8 +88,11 @@ def _show(collection: str, entry: str | None, columns: dict[str, str], url: str,
 
 
 def _readable(item: JsonObject) -> JsonObject:
-    memory = item.get("memory_bytes")
-    return {**item, "memory": human_bytes(memory) if memory is not None else None}
+    """An entry with its memory in readable units, and its GPUs counted by name where it has them in full."""
+    memory, gpus = item.get("memory_bytes"), item.get("gpus") or []
+    counted = Counter(gpu.get("name") or gpu["id"] if isinstance(gpu, dict) else gpu for gpu in gpus)
+    shown = [f"{count} × {name}" if count > 1 else str(name) for name, count in counted.items()]
+    return {**item, "memory": human_bytes(memory) if memory is not None else None, "gpus": shown}
 
 
 def document_text(document: Any) -> str:
