@@ -1,6 +1,7 @@
 """Options that several commands have, and how results are printed."""
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -14,6 +15,8 @@ from rich.text import Text
 from services.cli.client import DEFAULT_URL
 from services.cli.errors import BadInput
 
+NEVER_CUT = frozenset({"id", "job_id", "draft", "row_id", "path"})  # what is copied into the next command
+TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 PIPE_WIDTH = 400  # rich would cut lines at 80 columns where there is no terminal
 
 
@@ -100,10 +103,12 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], n
         console().print(nothing)
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in columns:
-        table.add_column(heading, no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(_cell(row, key)) for key in columns.values()))
+    cells = [[_cell(row, key) for key in columns.values()] for row in rows]
+    for number, (heading, key) in enumerate(columns.items()):
+        whole = max(len(row[number]) for row in cells) if key in NEVER_CUT else None
+        table.add_column(heading, no_wrap=True, min_width=whole)
+    for row in cells:
+        table.add_row(*map(Text, row))
     console().print(table)
 
 
@@ -111,6 +116,8 @@ def _cell(row: Mapping[str, Any], key: str) -> str:
     value: Any = row
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, str) and (time := TIME.fullmatch(value)):
+        return f"{time[1]}Z"
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if isinstance(value, bool):
