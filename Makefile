@@ -40,7 +40,7 @@ down-local: install ## Stop what up-local started
 	@$(RUN) -m tools.local_stack down
 
 ##@ Check
-.PHONY: test test-unit test-integration test-e2e test-slow check-data chaos lint format
+.PHONY: test test-unit test-integration test-e2e test-slow check-data check-api chaos lint format
 
 test: install ## Run the tests but the slow ones (PYTEST_ARGS=... for more)
 	@$(RUN) -m pytest -m "not slow" $(PYTEST_ARGS)
@@ -59,6 +59,9 @@ test-slow: install ## Run what `make test` leaves out: whole trainings, killed a
 
 check-data: install ## Run the tests of datasets and masks, and 200,000 rows; ends with one line of JSON
 	@$(RUN) -m tools.check_data $(PYTEST_ARGS)
+
+check-api: install ## Check the API by its own description, event streams, the page, docs/api.md; ends with one line of JSON
+	@$(RUN) -m tools.check_api $(PYTEST_ARGS)
 
 chaos: install ## Break everything, often, and check what must hold; ends with one line of JSON (CHAOS_ARGS=--seed=2)
 	@$(RUN) -m tools.chaos $(CHAOS_ARGS)

@@ -1,9 +1,11 @@
 """What routes depend on, as `Annotated` aliases; the objects are made once, in `app.create_app`."""
 
+import re
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query, Request
+from pydantic import AwareDatetime, BeforeValidator
 
 from services.gateway.access.api_keys import ApiKeys
 from services.gateway.access.sessions import Sessions
@@ -19,6 +21,8 @@ from shared.job_store import JobNotFound, JobStore
 from shared.queue import JobQueue
 from shared.schemas.job import JobRecord
 from shared.settings import Settings
+
+RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d")
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,14 @@ def get_job(job_id: Annotated[str, Path(max_length=64, description="Id of a job.
         raise not_found("job", job_id) from None
 
 
+def _as_rfc3339(value: Any) -> Any:
+    """Refuse what pydantic would also take: seconds since 1970, or a date alone."""
+    if isinstance(value, str) and not RFC3339.match(value):
+        raise ValueError("must be a time such as 2026-01-31T12:00:00Z")
+    return value
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_as_rfc3339)]
 JobDep = Annotated[JobRecord, Depends(get_job)]
 Limit = Annotated[int, Query(ge=1, le=200, description="Entries on one page.")]
 After = Annotated[str | None, Query(max_length=64, description="Id of the last entry of the page before.")]

@@ -7,11 +7,10 @@ Order: newest first. Filters of the list: `status`, `preset`, `name`, `metadata[
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import AwareDatetime
 from starlette.concurrency import run_in_threadpool
 
 from services.gateway.bodies import read_json_object
-from services.gateway.deps import After, BackendDep, JobDep, Limit
+from services.gateway.deps import After, BackendDep, JobDep, Limit, Moment
 from services.gateway.examples import JOB_BODY, METADATA_PARAMETER
 from services.gateway.files import job_draft
 from services.gateway.job_actions import act, remove
@@ -67,8 +66,8 @@ def list_jobs(
     status: Annotated[JobStatus | None, Query(description="Only jobs in this status.")] = None,
     preset: Annotated[str | None, Query(max_length=64, description="Only jobs of this preset.")] = None,
     name: Annotated[str | None, Query(max_length=128, description="Only jobs of this name.")] = None,
-    created_after: Annotated[AwareDatetime | None, Query(description="Only jobs younger than this.")] = None,
-    created_before: Annotated[AwareDatetime | None, Query(description="Only jobs older than this.")] = None,
+    created_after: Annotated[Moment | None, Query(description="Only jobs younger than this.")] = None,
+    created_before: Annotated[Moment | None, Query(description="Only jobs older than this.")] = None,
 ) -> Page[JobView]:
     """List jobs, newest first."""
     metadata = read_metadata_filter(request.query_params)

@@ -22,9 +22,13 @@ LEASE_S = 3600.0
 class RetentionRequest(Document):
     """What to do. An empty body is a dry run."""
 
-    apply: bool = Field(False, description="Remove what is found; else it is only listed.")
+    apply: bool = Field(False, strict=True, description="Remove what is found; else it is only listed.")
     retention_days: float | None = Field(
-        None, ge=0, le=36_500, description="Keep what is younger; absent: the gateway's `EYRIE_RETENTION_DAYS`."
+        None,
+        strict=True,
+        ge=0,
+        le=36_500,
+        description="Keep what is younger; absent: the gateway's `EYRIE_RETENTION_DAYS`.",
     )
 
 
