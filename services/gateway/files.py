@@ -83,28 +83,6 @@ def require_finished(record: JobRecord, path: str) -> None:
         raise Problem(409, f"the stage {stage.name} has no files: it is {stage.status}, and the job is {record.status}")
 
 
-def job_draft(store: LocalArtifactStore, record: JobRecord) -> DraftRecord:
-    """The draft that a job has published.
-
-    Raises:
-        Problem: 409 where it has none (yet); 404 where the draft is gone.
-    """
-    if record.draft is None:
-        raise Problem(409, f"the job has no draft: it is {record.status}; a job that succeeds has one")
-    draft = find_draft(store, record.draft)
-    if draft is None:
-        raise not_found("draft", record.draft)
-    return draft
-
-
-def find_draft(store: LocalArtifactStore, draft_id: str) -> DraftRecord | None:
-    """The record of a draft; None where there is none."""
-    try:
-        return DraftRecord.model_validate_json(store.read(f"drafts/{draft_id}.json"))
-    except KeyError:
-        return None
-
-
 def send_file(store: LocalArtifactStore, files: Mapping[str, StoredFile], path: str, request: Request) -> Response:
     """A file as a download, whole or by ranges, and under conditions.
 

@@ -5,8 +5,8 @@ out.
 from functools import partial
 
 from services.gateway.deps import Backend
-from services.gateway.files import find_draft
 from services.gateway.problems import Problem
+from services.gateway.registry.drafts import DraftRegistry
 from shared import attempts
 from shared.schemas.job import JobRecord, JobStatus, UserAction
 from shared.state_machine import STOPPING, TERMINAL
@@ -47,7 +47,7 @@ def remove(backend: Backend, record: JobRecord) -> None:
     if backend.jobs.run_token(record.id) is not None:
         detail = "the job's worker is still tidying up after it; ask again in a moment"
         raise Problem(409, detail, headers={"Retry-After": "1"})
-    draft = find_draft(backend.artifacts, record.draft) if record.draft else None
+    draft = DraftRegistry(backend.artifacts).get(record.draft) if record.draft else None
     if draft is not None and draft.job_id == record.id:
         raise Problem(
             409,

@@ -1,5 +1,6 @@
 """What the API answers: pages, and models that more than one resource shows. Jobs have `job_view`."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
@@ -52,6 +53,7 @@ class DraftView(BaseModel):
     bytes: int
     evaluation: dict[str, Any]
     gate: Literal["passed", "failed", "none"]
+    tags: list[str] = Field(description="What it was promoted to, sorted.", examples=[["production"]])
     created_at: datetime
     links: dict[str, str]
 
@@ -64,8 +66,9 @@ class PresetView(BaseModel):
     document: dict[str, Any]
 
 
-def draft_view(record: DraftRecord) -> DraftView:
-    """Show a draft."""
+def draft_view(record: DraftRecord, tags: Sequence[str]) -> DraftView:
+    """Show a draft with its tags."""
     base = f"/v1/drafts/{record.id}"
     links = {"self": base, "files": f"{base}/files", "lineage": f"{base}/lineage", "job": f"/v1/jobs/{record.job_id}"}
-    return DraftView(links=links, **record.model_dump(exclude={"root", "manifest", "object"}))
+    fields = record.model_dump(exclude={"root", "manifest", "object"})
+    return DraftView(links=links, tags=list(tags), **fields)

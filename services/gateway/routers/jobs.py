@@ -12,11 +12,11 @@ from starlette.concurrency import run_in_threadpool
 from services.gateway.bodies import read_json_object
 from services.gateway.deps import After, BackendDep, JobDep, Limit, Moment
 from services.gateway.examples import JOB_BODY, METADATA_PARAMETER
-from services.gateway.files import job_draft
 from services.gateway.job_actions import act, remove
 from services.gateway.job_admission import admit, retry
 from services.gateway.job_listing import JobFilter, job_page, positions, read_metadata_filter, require_complete
 from services.gateway.job_view import JobView, job_view, show_job
+from services.gateway.registry.drafts import DraftRegistry
 from services.gateway.wire import DeletedView, DraftView, Page, draft_view
 from shared.schemas.job import JobStatus, UserAction
 
@@ -135,8 +135,10 @@ def retry_job(record: JobDep, response: Response, backend: BackendDep) -> JobVie
 
 @router.get("/{job_id}/draft", responses={409: {"description": "The job has no draft, or not yet"}})
 def get_job_draft(record: JobDep, backend: BackendDep) -> DraftView:
-    """Show the draft that a job has published. 409 while it has none."""
-    return draft_view(job_draft(backend.artifacts, record))
+    """Show the draft that a job has published. 409 while it has none; 404 when it was deleted."""
+    registry = DraftRegistry(backend.artifacts)
+    draft = registry.of_job(record)
+    return draft_view(draft, registry.tags.by_draft().get(draft.id, []))
 
 
 @router.delete("/{job_id}", responses=NOT_NOW)
