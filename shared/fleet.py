@@ -1,18 +1,23 @@
-"""Who works: live workers and the GPUs that they see, written by workers and read by the gateway.
+"""Who works: live workers, the GPUs that they see and the verifiers that they run; the gateway reads it.
 
 Keys (below `eyrie:`):
     workers        set of ids
     worker:ID      `WorkerRecord` (JSON); expires when the worker falls silent
+    verifiers      set of ids
+    verifier:ID    `VerifierState` (JSON); expires when the run that started it falls silent
 """
 
-from typing import cast
+from typing import TypeVar, cast
 
+from pydantic import BaseModel
 from redis import Redis
 
 from shared.gpu_leases import PREFIX, GpuLeases
-from shared.schemas.fleet import GpuInfo, GpuState, GpuStatus, WorkerRecord
+from shared.schemas.fleet import GpuInfo, GpuState, GpuStatus, VerifierState, WorkerRecord
 
-WORKERS = f"{PREFIX}workers"
+WORKERS, VERIFIERS = f"{PREFIX}workers", f"{PREFIX}verifiers"
+
+Entry = TypeVar("Entry", bound=BaseModel)
 
 
 class Fleet:
@@ -23,25 +28,27 @@ class Fleet:
 
     def register(self, worker: WorkerRecord, life_s: float) -> None:
         """Say that a worker lives, for `life_s` seconds from now by Redis's clock."""
-        pipeline = self.redis.pipeline()
-        pipeline.sadd(WORKERS, worker.id)
-        pipeline.set(_key(worker.id), worker.model_dump_json(), px=int(life_s * 1000))
-        pipeline.execute()
+        self._enter(WORKERS, worker.id, worker, life_s)
 
     def sign_off(self, worker_id: str) -> None:
         """Say that a worker ends."""
-        self.redis.srem(WORKERS, worker_id)
-        self.redis.delete(_key(worker_id))
+        self._leave(WORKERS, worker_id)
 
     def workers(self) -> list[WorkerRecord]:
         """The live workers, sorted by host and id."""
-        ids = sorted(cast("set[str]", self.redis.smembers(WORKERS)))
-        texts = cast("list[str | None]", self.redis.mget([_key(i) for i in ids])) if ids else []
-        gone = [i for i, text in zip(ids, texts, strict=True) if text is None]
-        if gone:
-            self.redis.srem(WORKERS, *gone)  # one that lives after all enters itself again
-        found = [WorkerRecord.model_validate_json(text) for text in texts if text is not None]
-        return sorted(found, key=lambda worker: (worker.host, worker.id))
+        return sorted(self._entries(WORKERS, WorkerRecord), key=lambda worker: (worker.host, worker.id))
+
+    def show_verifier(self, verifier: VerifierState, life_s: float) -> None:
+        """Say what a managed verifier is doing, for `life_s` seconds from now."""
+        self._enter(VERIFIERS, verifier.id, verifier, life_s)
+
+    def forget_verifier(self, verifier_id: str) -> None:
+        """Say that a managed verifier was ended."""
+        self._leave(VERIFIERS, verifier_id)
+
+    def verifiers(self) -> list[VerifierState]:
+        """The managed verifiers that workers run now, oldest first."""
+        return sorted(self._entries(VERIFIERS, VerifierState), key=lambda verifier: verifier.id)
 
     def gpus(self) -> list[GpuState]:
         """Every GPU that a live worker sees or that somebody holds, sorted by id."""
@@ -63,6 +70,24 @@ class Fleet:
             states.append(GpuState(**fields, status=status, holder=holder, workers=seen_by.get(name, [])))
         return states
 
+    def _enter(self, index: str, entry_id: str, entry: BaseModel, life_s: float) -> None:
+        pipeline = self.redis.pipeline()
+        pipeline.sadd(index, entry_id)
+        pipeline.set(_key(index, entry_id), entry.model_dump_json(), px=int(life_s * 1000))
+        pipeline.execute()
 
-def _key(worker_id: str) -> str:
-    return f"{PREFIX}worker:{worker_id}"
+    def _leave(self, index: str, entry_id: str) -> None:
+        self.redis.srem(index, entry_id)
+        self.redis.delete(_key(index, entry_id))
+
+    def _entries(self, index: str, kind: type[Entry]) -> list[Entry]:
+        ids = sorted(cast("set[str]", self.redis.smembers(index)))
+        texts = cast("list[str | None]", self.redis.mget([_key(index, i) for i in ids])) if ids else []
+        gone = [i for i, text in zip(ids, texts, strict=True) if text is None]
+        if gone:
+            self.redis.srem(index, *gone)  # one that lives after all enters itself again
+        return [kind.model_validate_json(text) for text in texts if text is not None]
+
+
+def _key(index: str, entry_id: str) -> str:
+    return f"{index.removesuffix('s')}:{entry_id}"

@@ -34,6 +34,7 @@ from services.gateway.routers import (
     datasets,
     drafts,
     events,
+    fleet,
     health,
     home,
     inspections,
@@ -49,6 +50,7 @@ from services.gateway.routers import (
     webhooks,
 )
 from services.gateway.streams import Streams
+from services.gateway.verifier_probe import VerifierProbe
 from services.gateway.webhooks.deliverer import Deliverer
 from services.gateway.webhooks.hosts import AllowedHosts
 from shared.artifact_store import LocalArtifactStore
@@ -58,7 +60,8 @@ from shared.settings import Settings, get_settings
 
 ROUTERS = (
     *(home, session, health, metrics, presets, datasets, inspections, plan),
-    *(jobs, events, logs, job_metrics, checkpoints, rows, artifacts, drafts, changes, retention, api_keys, webhooks),
+    *(jobs, events, logs, job_metrics, checkpoints, rows, artifacts, drafts, fleet, changes),
+    *(retention, api_keys, webhooks),
 )
 REDIS_TIMEOUT_S = 5
 
@@ -113,6 +116,7 @@ def connect(settings: Settings) -> Backend:
         idempotency=IdempotencyKeys(redis, store),
         rebuilder=Rebuilder(jobs, queue),
         verifier=FleetVerifier(settings.verifier_url),
+        probe=VerifierProbe(settings.verifier_url, settings.exchange_root),
         inspections=Inspections(store, redis),
         keys=keys,
         keys_needed=keys.has_any(),

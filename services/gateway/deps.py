@@ -14,6 +14,7 @@ from services.gateway.idempotency import IdempotencyKeys
 from services.gateway.inspection.runs import Inspections
 from services.gateway.problems import not_found
 from services.gateway.rebuild import Rebuilder
+from services.gateway.verifier_probe import VerifierProbe
 from services.gateway.webhooks.hosts import AllowedHosts
 from shared.artifact_store import LocalArtifactStore
 from shared.ids import is_id
@@ -39,6 +40,7 @@ class Backend:
     queue: JobQueue
     idempotency: IdempotencyKeys
     verifier: FleetVerifier
+    probe: VerifierProbe
     inspections: Inspections
     rebuilder: Rebuilder
     keys: ApiKeys

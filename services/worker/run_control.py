@@ -12,9 +12,10 @@ from redis.exceptions import RedisError
 
 from services.worker.strays import Strays
 from services.worker.supervision import WORKER_VARIABLE
+from shared.fleet import Fleet
 from shared.gpu_leases import GpuLeases
 from shared.job_store import Fenced, JobNotFound, JobStore
-from shared.schemas.fleet import GpuHolder
+from shared.schemas.fleet import GpuHolder, VerifierState
 from shared.schemas.job import JobStatus, now
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class RunControl:
         self.gpu_leases = GpuLeases(jobs.redis)
         self.held: list[str] = []
         self._gpus: dict[str, GpuHolder] = {}
+        self._verifiers: dict[str, VerifierState] = {}
         self._next_check = 0.0
         self._next_renewal = 0.0
 
@@ -162,6 +164,23 @@ class RunControl:
         except RedisError as error:
             log.warning("job %s: %s, said to nobody: %s", self.job_id, message, error)
 
+    def show_verifier(self, verifier: VerifierState) -> None:
+        """Tell the fleet what a verifier of this run is doing, now and for as long as the run lives."""
+        worker = os.environ.get(WORKER_VARIABLE, socket.gethostname())
+        self._verifiers[verifier.id] = verifier.model_copy(update={"job_id": self.job_id, "worker": worker})
+        try:
+            self._renew_verifiers()
+        except RedisError:
+            log.info("job %s: the fleet hears of its verifier later", self.job_id)
+
+    def forget_verifier(self, verifier_id: str) -> None:
+        """Tell the fleet that a verifier of this run was ended."""
+        if self._verifiers.pop(verifier_id, None) is not None:
+            try:
+                Fleet(self.jobs.redis).forget_verifier(verifier_id)
+            except RedisError:
+                log.info("job %s: its verifier's entry in the fleet lapses", self.job_id)
+
     def end_strays(self) -> None:
         """End what is left on this machine of runs that are dead: their leases lapse, their processes stay.
 
@@ -204,3 +223,8 @@ class RunControl:
         for gpu, holder in self._gpus.items():
             if not self.gpu_leases.renew(holder, [gpu], self.lease_s):
                 raise Fenced(self.job_id)
+        self._renew_verifiers()
+
+    def _renew_verifiers(self) -> None:
+        for verifier in list(self._verifiers.values()):
+            Fleet(self.jobs.redis).show_verifier(verifier.model_copy(update={"checked_at": now()}), self.lease_s)

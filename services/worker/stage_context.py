@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from shared.schemas.accounting import Accounting
+from shared.schemas.fleet import VerifierState
 from shared.schemas.spec import JobSpec
 
 EVENTS_FD_VARIABLE = "EYRIE_EVENTS_FD"
@@ -91,6 +92,14 @@ class Reporter:
     def warn(self, message: str) -> None:
         """Report something that a person should know although the stage goes on."""
         self._send({"type": "warning", "message": message})
+
+    def verifier(self, state: VerifierState) -> None:
+        """Say what a verifier is doing that this stage has started."""
+        self._send({"type": "verifier", "state": state.model_dump(mode="json")})
+
+    def verifier_gone(self, verifier_id: str) -> None:
+        """Say that it was ended."""
+        self._send({"type": "verifier_gone", "id": verifier_id})
 
     def event(self, kind: str, **fields: Any) -> None:
         """Report a stage-specific event, such as a checkpoint."""

@@ -21,6 +21,7 @@ from services.worker.stage_run import STORE_UNUSABLE, StageResult, StageRun
 from services.worker.supervision import JOB_VARIABLE, GuardedProcess, end_tree, marked_environment
 from shared.errors import StageTimeoutError, StatusReason
 from shared.job_store import Fenced
+from shared.schemas.fleet import VerifierState
 from shared.schemas.job import ErrorDetail, Progress
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,8 @@ class StageSupervisor:
         self.token, self.number = f"{run.token}.{run.stage}", number
         self.meter = ProgressMeter(reached)
         self.metrics: dict[str, float] = {}
+        self._verifiers: set[str] = set()
+        self._gpus: list[str] = []
 
     def run(self, clock: StageClock, grant: GpuGrant) -> StageResult:
         """Run the stage to its end.
@@ -64,7 +67,7 @@ class StageSupervisor:
             Interrupted, Fenced: from the run's control; the process tree is gone by then.
             StageTimeoutError: the limit was reached; likewise.
         """
-        self.clock = clock
+        self.clock, self._gpus = clock, grant.gpus
         result_path = self.folder / "result.json"
         run_path = self.folder / "run.json"
         run_path.write_text(self.run_document.model_dump_json(), encoding="utf-8")
@@ -92,6 +95,8 @@ class StageSupervisor:
             with self.control.kept_alive():
                 child.process.wait()
                 end_tree(self.token, None, LEFTOVER_GRACE_S)
+            for verifier in self._verifiers:
+                self.control.forget_verifier(verifier)
         return _read_result(result_path, child.process.returncode, self.run_document)
 
     def _environment(self, grant: GpuGrant, events: int) -> dict[str, str]:
@@ -133,10 +138,19 @@ class StageSupervisor:
                     self.metrics.update({k: float(v) for k, v in event["values"].items()})
                     data = {"stage": stage, "attempt": self.number, "step": event["step"], **event["values"]}
                     jobs.append_event(job_id, "metric", data, token=token)
+                case "verifier":
+                    self._show_verifier(VerifierState.model_validate(event["state"]))
+                case "verifier_gone":
+                    self.control.forget_verifier(str(event["id"]))
                 case str(kind):
                     jobs.append_event(job_id, kind, {**event, "stage": stage, "attempt": self.number}, token=token)
         except RedisError as error:
             log.warning("job %s: an event of %s was not shown: %s", job_id, stage, error)
+
+    def _show_verifier(self, state: VerifierState) -> None:
+        """Tell the fleet of a verifier that the stage has started itself."""
+        self._verifiers.add(state.id)
+        self.control.show_verifier(state.model_copy(update={"stage": self.run_document.stage, "gpus": self._gpus}))
 
 
 def _read_events(read_end: int, events: "queue.Queue[dict[str, Any] | None]") -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 
+from services.worker.loading_log import LoadingLog, LoadingState
 from services.worker.supervision import GuardedProcess, marked_environment
 from shared.errors import EyrieError, UserError, VerifierError
 from shared.job_store import Fenced
@@ -31,6 +32,7 @@ def running_verifier(
     log_path: Path,
     timeout_s: float,
     tick: Callable[[], None] = lambda: None,
+    loading: Callable[[LoadingState], None] = lambda _: None,
     ending: Callable[[], AbstractContextManager[None]] = nullcontext,
     environment: Mapping[str, str] | None = None,
     locks: Sequence[int] = (),
@@ -43,6 +45,7 @@ def running_verifier(
         log_path: where vLLM's output goes.
         timeout_s: seconds until it must answer.
         tick: called while waiting; may raise to give up.
+        loading: told how far it is, whenever that changes.
         ending: a context in which its processes are ended, which takes their grace.
         environment: further variables, such as CUDA_VISIBLE_DEVICES.
         locks: descriptors that its processes inherit; those of its GPUs.
@@ -58,6 +61,7 @@ def running_verifier(
     url = f"http://{settings.host}:{settings.port}"
     variables = marked_environment(mark, {**settings.to_environ(), **(environment or {})})
     log_path.parent.mkdir(parents=True, exist_ok=True)
+    said = LoadingLog(log_path)
     with log_path.open("ab") as log_file:
         verifier = GuardedProcess.start(
             [sys.executable, "-m", os.environ.get(MODULE_VARIABLE, MODULE)],
@@ -68,7 +72,7 @@ def running_verifier(
         )
     grace_s = STOP_GRACE_S
     try:
-        _wait_until_healthy(verifier, url, log_path, timeout_s, tick)
+        _wait_until_healthy(verifier, url, log_path, timeout_s, lambda: _look(tick, said, loading))
         yield url
     except Fenced:
         grace_s = 0.0
@@ -106,6 +110,11 @@ def _wait_until_healthy(
                     hint="look into this log, or give it more time",
                 )
             time.sleep(POLL_S)
+
+
+def _look(tick: Callable[[], None], said: LoadingLog, loading: Callable[[LoadingState], None]) -> None:
+    tick()
+    said.tell(loading)
 
 
 def _start_error(returncode: int, log_path: Path) -> EyrieError:

@@ -13,6 +13,7 @@ from services.worker.run_control import RunControl
 from services.worker.stage_inputs import StageInputs
 from services.worker.supervision import JOB_VARIABLE
 from services.worker.verifier_process import running_verifier
+from services.worker.verifier_report import VerifierReport
 from shared.errors import UserError
 from shared.schemas.job import Progress, now
 from shared.schemas.spec import JobSpec, ManagedVerifier
@@ -78,18 +79,23 @@ class VerifierSession:
                 "max_num_seqs": managed.max_num_seqs,
             }
         )
+        report = self._stack.enter_context(
+            VerifierReport(settings, config, self.control.show_verifier, self.control.forget_verifier, gpus=grant.gpus)
+        )
         verifier = running_verifier(
             settings,
             mark=f"{self.control.token}.verifier",
             log_path=log_path,
             timeout_s=managed.start_timeout_s,
             tick=self.control.check,
+            loading=report.loading,
             ending=self.control.kept_alive,
             environment={JOB_VARIABLE: self.control.job_id, **grant.environment()},
             locks=grant.locks,
         )
         self._show("starting vLLM")
         url = self._stack.enter_context(verifier)
+        report.ready(url)
         self._show(None)
         grant.hand_over()
         return url

@@ -1,7 +1,8 @@
-"""The fleet as Redis knows it: workers that live, GPUs that they see, and who has a GPU."""
+"""The fleet as Redis knows it: workers that live, GPUs that they see, who has a GPU, and verifiers that workers run."""
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import Field
 
@@ -54,3 +55,43 @@ class WorkerRecord(Document):
     job_id: str | None = Field(None, description="The job that it runs now.")
     started_at: datetime
     seen_at: datetime = Field(description="By the worker's own clock.")
+
+
+class VerifierStatus(StrEnum):
+    """What a verifier is doing; `unreachable`: it does not answer."""
+
+    READY = "ready"
+    LOADING = "loading"
+    UNREACHABLE = "unreachable"
+
+
+class VerifierCapture(Document):
+    """How a verifier keeps hidden states."""
+
+    enabled: bool
+    layer_ids: list[int] = Field(description="Captured layers, the final one last.")
+    modes: list[Literal["inline", "prefill"]] = Field(description="What jobs can ask for in `capture.mode`.")
+    exchange: str = Field(description="Folder that it leaves states in, as its own machine names it.")
+
+
+class VerifierState(Document):
+    """One verifier and what it serves."""
+
+    id: str
+    kind: Literal["external", "managed"] = Field(description="`managed`: a worker started it for one job.")
+    url: str | None = Field(None, description="Base URL, for a managed one on its worker's host; null while it loads.")
+    model: str | None = Field(None, description="The name that it serves the model under; null: not known.")
+    status: VerifierStatus
+    status_message: str = Field("", description="How far it is, or why it does not answer.")
+    loaded: float | None = Field(None, ge=0, le=1, description="Part of the weights that is loaded, while they are.")
+    num_layers: int | None = None
+    hidden_size: int | None = None
+    vocab_size: int | None = None
+    max_model_len: int | None = Field(None, description="Longest prompt and answer in tokens.")
+    capture: VerifierCapture | None = Field(None, description="Null: it keeps no hidden states, or does not say.")
+    draft: str | None = Field(None, description="The draft that it serves beside the model while this is measured.")
+    job_id: str | None = Field(None, description="The job that a managed one was started for.")
+    stage: str | None = Field(None, description="The stage that it was started for.")
+    worker: str | None = Field(None, description="The worker that started it.")
+    gpus: list[str] = Field(default_factory=list)
+    checked_at: datetime = Field(description="When it was asked, or its worker spoke of it, last.")

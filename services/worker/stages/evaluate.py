@@ -22,6 +22,7 @@ from services.worker.stage_clock import VERIFIER_LOADING, VERIFIER_READY
 from services.worker.stage_context import StageContext
 from services.worker.supervision import RUN_TOKEN_VARIABLE
 from services.worker.verifier_process import running_verifier
+from services.worker.verifier_report import VerifierReport
 from services.worker.verifier_session import served_model_name, verifier_fields
 from shared.errors import VerifierError
 from shared.schemas.spec import EvaluateSpec, ManagedVerifier, SamplingSpec
@@ -108,7 +109,12 @@ async def _in_vllm(
     timeout_s = (spec.verifier.managed or ManagedVerifier()).start_timeout_s
     ctx.report.progress(done, max(total, 1), "prompts", activity=f"starting vLLM with the {draft} draft")
     ctx.report.event(VERIFIER_LOADING, draft=draft)
-    with running_verifier(settings, mark=mark, log_path=ctx.work / f"vllm-{draft}.log", timeout_s=timeout_s) as url:
+    config, log_path = read_verifier_config(Path(spec.verifier.model)), ctx.work / f"vllm-{draft}.log"
+    with (
+        VerifierReport(settings, config, ctx.report.verifier, ctx.report.verifier_gone, draft=draft) as told,
+        running_verifier(settings, mark=mark, log_path=log_path, timeout_s=timeout_s, loading=told.loading) as url,
+    ):
+        told.ready(url)
         ctx.report.event(VERIFIER_READY, draft=draft)
         ctx.report.progress(done, max(total, 1), "prompts")
         measured = {}

@@ -19,7 +19,11 @@ import psutil
 from services.worker.stage_context import StageContext
 from services.worker.supervision import GPUS_VARIABLE, RUN_TOKEN_VARIABLE, is_alive
 from shared.errors import InternalError, UserError
+from shared.ids import new_id
+from shared.schemas.fleet import VerifierState, VerifierStatus
+from shared.schemas.job import now
 
+LOADING = VerifierStatus.LOADING
 CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)"
 # Starts CHILD in a session of its own, and ends: nobody but the kernel knows whose child it was.
 DAEMON = f"import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', {CHILD!r}], start_new_session=True)"
@@ -79,7 +83,8 @@ def items(ctx: StageContext) -> int:
 def follow(ctx: StageContext, words: str) -> None:
     """Do one thing: `hold FILE` (until it exists), `family FILE` (the same, with stubborn children in sessions of their
     own, one of them an orphan), `alone FILE` (fail if a process of another run uses this one's GPUs, else hold),
-    `leave NAME TEXT` (a file), `refuse` (a user's error), `full` (no space left)."""
+    `serve FILE` (say that a verifier loads, then hold), `leave NAME TEXT` (a file), `refuse` (a user's error), `full`
+    (no space left)."""
     verb, _, argument = words.partition(" ")
     match verb:
         case "hold":
@@ -90,6 +95,11 @@ def follow(ctx: StageContext, words: str) -> None:
             hold(ctx, Path(argument))
         case "alone":
             require_alone(ctx)
+            hold(ctx, Path(argument))
+        case "serve":
+            ctx.report.verifier(
+                VerifierState(id=new_id("verifier"), kind="managed", status=LOADING, draft="trained", checked_at=now())
+            )
             hold(ctx, Path(argument))
         case "leave":
             name, _, text = argument.partition(" ")
