@@ -32,13 +32,15 @@ from services.cli import (
     webhooks,
 )
 from services.cli.credentials import NAMED_FILE
+from services.cli.doctor.command import doctor
 from services.cli.errors import EXIT_BAD_INPUT, ApiError
 
 PROGRAM = "eyrie"
 EPILOG = (
     "Every command has --help, --url (or EYRIE_URL) for the gateway, --api-key-file, and --output json for programs; "
     "docs/cli.md has an example of each.\n\n"
-    "Exit codes: 0 fine; 1 the job failed or was cancelled, or a lineage does not verify; 2 bad usage or input; "
+    "Exit codes: 0 fine; 1 the job failed or was cancelled, or a lineage does not verify, or doctor found "
+    "a problem; 2 bad usage or input; "
     "3 the gateway cannot be reached, or cannot work; 4 not found; 5 the state does not allow it; "
     "6 the API key is missing or wrong; 130 detached or interrupted by Ctrl-C."
 )
@@ -91,6 +93,7 @@ app.command("lineage", rich_help_panel=RESULTS)(lineage.show_lineage)
 app.command(rich_help_panel=SERVICE)(fleet.workers)
 app.command(rich_help_panel=SERVICE)(fleet.gpus)
 app.command(rich_help_panel=SERVICE)(fleet.verifiers)
+app.command(rich_help_panel=SERVICE)(doctor)
 app.command(rich_help_panel=SERVICE)(presets.presets)
 app.command(rich_help_panel=SERVICE)(retention.gc)
 app.add_typer(keys.app, name="keys", rich_help_panel=SERVICE)
