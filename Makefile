@@ -8,6 +8,8 @@ RUN := $(VENV)/python
 # PYTHON=... chooses the interpreter of .venv; without it, the first that is 3.11 or later.
 PYTHON ?=
 PYTEST_ARGS ?=
+# Test files that run at once; most of their time is waiting. TEST_JOBS=0 runs them one by one, in order.
+TEST_JOBS ?= 3
 PROMPTS ?=
 
 ##@ Use
@@ -43,7 +45,7 @@ down-local: install ## Stop what up-local started
 .PHONY: test test-unit test-integration test-e2e test-slow check-data check-api chaos lint format
 
 test: install ## Run the tests but the slow ones (PYTEST_ARGS=... for more)
-	@$(RUN) -m pytest -m "not slow" $(PYTEST_ARGS)
+	@$(RUN) -m pytest -m "not slow" -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
 
 test-unit: install ## Run the unit tests
 	@$(RUN) -m pytest tests/unit $(PYTEST_ARGS)

@@ -14,6 +14,7 @@ import httpx
 from tests.support.wait import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
+START_S = 60
 
 
 @dataclass
@@ -53,7 +54,7 @@ def gateway_process(
         )
     try:
         url = f"http://127.0.0.1:{port}"
-        wait_until(lambda: process.poll() is not None or _answers(url), what=f"gateway, {log}")
+        wait_until(lambda: process.poll() is not None or _answers(url), START_S, what=f"gateway, {log}")
         assert process.poll() is None, log.read_text()
         yield GatewayProcess(url, store, log, process)
     finally:
