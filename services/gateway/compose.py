@@ -113,7 +113,7 @@ def _entries(composition: Composition, origins: list[DatasetRecord]) -> Iterator
         names[name] = place
         file = origin.files[0]
         path = file.path.replace("files/0", f"files/{place}", 1)
-        yield file.model_copy(update={"path": path, "name": name, "weight": source.weight})
+        yield file.model_copy(update={"path": path, "name": name, "weight": source.weight, "dataset": origin.id})
 
 
 def _refused(pointer: str, message: str) -> Problem:

@@ -15,8 +15,9 @@ from typing import BinaryIO, NoReturn
 
 from starlette.concurrency import run_in_threadpool
 
+from services.gateway.checksums import Checksum
 from services.gateway.tar_stream import TarStream
-from services.gateway.uploads import check_size, in_pieces, require_digest, store_error
+from services.gateway.uploads import check_size, in_pieces, store_error
 from shared.artifact_store import LocalArtifactStore
 from shared.data.ready_folder import (
     STATES_FOLDER,
@@ -70,14 +71,15 @@ class FolderUpload:
         self.received.update(piece)
         self.stream.feed(piece)
 
-    def finish(self, sha256: str | None) -> tuple[Kind, int]:
+    def finish(self, checksum: Checksum | None) -> tuple[Kind, int]:
         """Check the end; returns what the folder is, and how many rows it has.
 
         Raises:
             UserError, Problem: it is cut, is not the announced one, or is not a whole folder of a known kind.
         """
         self.stream.finish()
-        require_digest(self.received.hexdigest(), sha256)
+        if checksum is not None:
+            checksum.require(self.received.hexdigest())
         return self._recognise()
 
     def close(self) -> None:
@@ -165,7 +167,7 @@ class FolderUpload:
 
 
 async def receive_folder(
-    body: AsyncIterator[bytes], store: LocalArtifactStore, settings: Settings, sha256: str | None, name: str
+    body: AsyncIterator[bytes], store: LocalArtifactStore, settings: Settings, checksum: Checksum | None, name: str
 ) -> DatasetRecord:
     """Take a tar stream and make it a dataset; on any error, a cut included, nothing is left of it.
 
@@ -180,7 +182,7 @@ async def receive_folder(
         await run_in_threadpool(staged.mkdir)
         async for piece in in_pieces(body):
             await run_in_threadpool(upload.take, piece)
-        kind, rows = await run_in_threadpool(upload.finish, sha256)
+        kind, rows = await run_in_threadpool(upload.finish, checksum)
         return await run_in_threadpool(_adopt, store, upload, kind, rows, name)
     except OSError as error:
         raise store_error(error) from error

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from starlette.concurrency import run_in_threadpool
 
+from services.gateway.checksums import Checksum
 from services.gateway.problems import Problem
 from services.gateway.row_check import FileCheck, check_for
 from shared.artifact_store import LocalArtifactStore
@@ -43,11 +44,12 @@ class Upload:
         self.digest.update(piece)
         self.file.write(piece)
 
-    def finish(self, sha256: str | None) -> None:
+    def finish(self, checksum: Checksum | None) -> None:
         """Check the end, and bring the file to the disk."""
         self.file.flush()
         self._check(b"").finish()
-        require_digest(self.digest.hexdigest(), sha256)
+        if checksum is not None:
+            checksum.require(self.digest.hexdigest())
         os.fsync(self.file.fileno())
 
     def entry(self) -> DatasetFile:
@@ -76,7 +78,7 @@ async def receive_dataset(
     body: AsyncIterator[bytes],
     store: LocalArtifactStore,
     settings: Settings,
-    sha256: str | None,
+    checksum: Checksum | None,
 ) -> tuple[Path, Upload]:
     """Write a body to a staged file; on any error, a cut included, the file is removed.
 
@@ -91,7 +93,7 @@ async def receive_dataset(
             upload = Upload(file, settings)
             async for piece in in_pieces(body):
                 await run_in_threadpool(upload.take, piece)
-            await run_in_threadpool(upload.finish, sha256)
+            await run_in_threadpool(upload.finish, checksum)
     except OSError as error:
         _discard(staged)
         raise store_error(error) from error
@@ -121,21 +123,6 @@ def adopt_dataset(store: LocalArtifactStore, staged: Path, upload: Upload, name:
         store.delete(f"datasets/{record.id}")
         raise
     return record
-
-
-def require_digest(arrived: str, announced: str | None) -> None:
-    """Make sure that what arrived is what was sent, where the sender said.
-
-    Raises:
-        Problem: 422.
-    """
-    if announced is None or announced.lower() == arrived:
-        return
-    raise Problem(
-        422,
-        f"the file that arrived has SHA-256 {arrived}, not the one in X-Content-SHA256; send it again",
-        errors=[{"source": "header", "pointer": "/X-Content-SHA256", "message": "does not match the body"}],
-    )
 
 
 def check_size(size: int, max_bytes: int) -> None:

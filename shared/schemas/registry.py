@@ -22,6 +22,7 @@ class DatasetFile(Document):
     bytes: int = Field(ge=0)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     weight: float | None = Field(None, gt=0, allow_inf_nan=False, description="Share among the sources; none: all.")
+    dataset: str | None = Field(None, description="The dataset that it was taken from, in a composed one.")
 
 
 class DatasetRecord(Document):

@@ -1,4 +1,4 @@
-"""Datasets: `POST /v1/datasets`, `GET /v1/datasets`, `GET /v1/datasets/{id}`.
+"""Datasets: `POST /v1/datasets`, `GET /v1/datasets`, `GET` and `DELETE /v1/datasets/{id}`.
 
 Order: newest first. Paging: `limit` and `after` (the id of the last entry). No filters. A dataset never changes.
 """
@@ -11,7 +11,9 @@ from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
 from services.gateway.bodies import drain, read_json_object
+from services.gateway.checksums import Checksum, announced_checksum
 from services.gateway.compose import JSONL_HINT, compose_dataset, read_composition
+from services.gateway.dataset_removal import remove_dataset
 from services.gateway.deps import After, Backend, BackendDep, Limit
 from services.gateway.examples import DATASET_BODY
 from services.gateway.folder_uploads import is_folder, receive_folder
@@ -19,7 +21,7 @@ from services.gateway.multipart import FilePart, file_stream
 from services.gateway.paging import page_of
 from services.gateway.problems import Problem, not_found
 from services.gateway.uploads import adopt_dataset, check_size, receive_dataset
-from services.gateway.wire import DatasetView, Page
+from services.gateway.wire import DatasetView, DeletedView, Page
 from shared.artifact_store import LocalArtifactStore
 from shared.errors import UserError
 from shared.ids import is_id
@@ -44,14 +46,21 @@ async def upload_dataset(
     name: Annotated[Name | None, Query(description="A name for people.")] = None,
     content_sha256: Annotated[
         str | None,
-        Header(alias="X-Content-SHA256", pattern=r"^[0-9a-fA-F]{64}$", description="Of the file."),
+        Header(alias="X-Content-SHA256", pattern=r"^[0-9a-fA-F]{64}$", description="Of the file, in hexadecimal."),
+    ] = None,
+    content_digest: Annotated[
+        str | None, Header(max_length=1024, description="Of the body: `sha-256=:BASE64:` (RFC 9530).")
+    ] = None,
+    sha256: Annotated[
+        str | None, Query(pattern=r"^[0-9a-fA-F]{64}$", description="Of the file, in hexadecimal.")
     ] = None,
 ) -> DatasetView:
     """Upload prompts, conversations or token ids: JSONL, plain or gzip, or Parquet; or compose uploaded datasets.
 
     The body is the file itself (`curl --data-binary @prompts.jsonl`), or a form with a part `file`. What it is, its
     first bytes tell. Each line is checked as it arrives; a bad file is refused with the number of its first bad line,
-    and nothing is kept. A body of type `application/json` composes a dataset of uploaded ones, by weight.
+    and nothing is kept; so is one whose checksum is not the announced one. A body of type `application/json` composes a
+    dataset of uploaded ones, by weight.
 
     A tar archive (`application/x-tar`, gzipped or not) is a folder: ready-made rows in speculators' own layout, or
     the files of a vocabulary.
@@ -60,16 +69,21 @@ async def upload_dataset(
     if content_type.partition(";")[0].strip() == "application/json":
         record = await _compose(request, backend, name)
         return _created(record, response)
+    if content_digest is not None and content_type.startswith("multipart/"):
+        message = "is that of the whole form; give the file's own as ?sha256="
+        field = {"source": "header", "pointer": "/Content-Digest", "message": message}
+        raise Problem(422, f"Content-Digest {message}", errors=[field])
+    checksum = announced_checksum(content_digest, content_sha256, sha256)
     announced = request.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit():
         check_size(int(announced), backend.settings.max_upload_bytes)
     body = request.stream()
     if is_folder(content_type):
-        return _created(await _take_folder(body, backend, content_sha256, name or "folder"), response)
+        return _created(await _take_folder(body, backend, checksum, name or "folder"), response)
     form = FilePart(request.headers["content-type"]) if content_type.startswith("multipart/") else None
     source = file_stream(form, body) if form else body
     try:
-        staged, upload = await receive_dataset(source, backend.artifacts, backend.settings, content_sha256)
+        staged, upload = await receive_dataset(source, backend.artifacts, backend.settings, checksum)
     except (Problem, UserError):
         await drain(_rest(body))
         raise
@@ -96,6 +110,16 @@ def get_dataset(dataset_id: Annotated[str, Path(max_length=64)], backend: Backen
     return record
 
 
+@router.delete("/{dataset_id}", responses={409: {"description": "A job, a draft or another dataset refers to it"}})
+def delete_dataset(dataset_id: Annotated[str, Path(max_length=64)], backend: BackendDep) -> DeletedView:
+    """Delete a dataset. 409, with who refers to it, while a job, a draft or a composed dataset does."""
+    try:
+        remove_dataset(backend, get_dataset(dataset_id, backend))
+    except KeyError:
+        raise not_found("dataset", dataset_id) from None
+    return DeletedView(id=dataset_id, object="dataset")
+
+
 async def _compose(request: Request, backend: BackendDep, name: str | None) -> DatasetRecord:
     try:
         document = await read_json_object(request, "a composition of datasets")
@@ -110,9 +134,11 @@ def _created(record: DatasetRecord, response: Response) -> DatasetView:
     return DatasetView(**record.model_dump())
 
 
-async def _take_folder(body: AsyncIterator[bytes], backend: Backend, sha256: str | None, name: str) -> DatasetRecord:
+async def _take_folder(
+    body: AsyncIterator[bytes], backend: Backend, checksum: Checksum | None, name: str
+) -> DatasetRecord:
     try:
-        return await receive_folder(body, backend.artifacts, backend.settings, sha256, name)
+        return await receive_folder(body, backend.artifacts, backend.settings, checksum, name)
     except (Problem, UserError):
         await drain(_rest(body))
         raise

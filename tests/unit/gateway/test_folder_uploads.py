@@ -9,6 +9,7 @@ import tarfile
 import pyarrow as pa
 import pytest
 
+from services.gateway.checksums import Checksum
 from services.gateway.folder_uploads import FolderUpload
 from services.gateway.problems import Problem
 from shared.errors import UserError
@@ -34,7 +35,7 @@ def receive(tmp_path):
         try:
             for start in range(0, len(content), piece):
                 upload.take(content[start : start + piece])
-            kind, rows = upload.finish(sha256)
+            kind, rows = upload.finish(Checksum(sha256, "query", "/sha256") if sha256 else None)
         finally:
             upload.close()
         return upload, kind, rows
