@@ -7,6 +7,7 @@ file is replaced by a longer one until it is long enough, and is never changed a
 """
 
 import json
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 
 from shared.artifact_store import LocalArtifactStore
 
+log = logging.getLogger(__name__)
 SEGMENT_BYTES = 64 * 1024
 SEGMENT_NAME = re.compile(r"^([0-9]{1,20}-[0-9]{1,20})_([0-9]{1,20}-[0-9]{1,20})\.jsonl$")
 START = "0-0"  # before the first event
@@ -79,9 +81,7 @@ class EventArchive:
             content = self._content(job_id, segment)
             if content is None:  # replaced by a longer one since it was listed
                 continue
-            for line in content.decode().splitlines():
-                fields = json.loads(line)
-                event_id = fields.pop("id")
+            for event_id, fields in _entries(content):
                 if position(event_id) > position(here):
                     yield event_id, fields
             here = segment.last
@@ -104,6 +104,17 @@ class EventArchive:
             return self.artifacts.read(_key(job_id, segment))
         except KeyError:
             return None
+
+
+def _entries(content: bytes) -> Iterator[Entry]:
+    """The events of a file; a line that is damaged costs itself only."""
+    for line in content.split(b"\n"):
+        if line:
+            try:
+                fields = json.loads(line)
+                yield fields.pop("id"), fields
+            except (ValueError, KeyError, AttributeError):
+                log.error("an event in the artifact store cannot be read: %r", line[:200])
 
 
 def _folder(job_id: str) -> str:

@@ -1,6 +1,7 @@
 """Event streams: a client that is cut off and comes back misses nothing and gets nothing twice, whatever happened."""
 
 import contextlib
+import shutil
 import threading
 from pathlib import Path
 
@@ -143,6 +144,36 @@ def test_a_trimmed_stream_is_read_from_the_artifact_store(
     assert after[:-1] == before
     got = EventSource(f"/v1/jobs/{job}/events", last_id=before[100]["id"]).read(gateway.url)
     assert [message.json() for message in got[:-1]] == after[101:]
+
+
+def test_what_the_store_could_not_take_is_kept_when_it_can(
+    http: httpx.Client, gateway: GatewayProcess, jobs: JobStore, job: str
+) -> None:
+    folder = gateway.store / "jobs" / job / "events"
+    shutil.rmtree(folder)
+    folder.write_text("in the way")
+    jobs.append_event(job, "warning", {"message": "seen all the same"})
+    last = all_events(http, job)[-1]
+    assert last["data"] == {"message": "seen all the same"}
+    folder.unlink()
+    wait_until(lambda: jobs.event_log.archive.end(job) == last["id"], what="the reconciler keeps it")
+    jobs.redis.delete(stream(job))
+    assert all_events(http, job)[-1] == last
+
+
+def test_ids_grow_when_redis_is_emptied_and_its_clock_is_behind(
+    http: httpx.Client, jobs: JobStore, job: str, gateway: GatewayProcess
+) -> None:
+    last = all_events(http, job)[-1]["id"]
+    later = f"{int(last.partition('-')[0]) + 3_600_000}-7"
+    ahead = {"type": "warning", "at": now().isoformat(), "data": {"message": "an hour ahead"}}
+    jobs.event_log.archive.extend(job, last, [(later, ahead)])
+    jobs.redis.delete(stream(job))
+    jobs.append_event(job, "warning", {"message": "next"})
+    cancel(jobs, job)
+    got = EventSource(f"/v1/jobs/{job}/events", last_id=later).read(gateway.url)
+    assert [message.event for message in got] == ["warning", "job", "end"]
+    assert got[0].json()["data"] == {"message": "next"}
 
 
 def test_events_outlive_an_emptied_redis(tmp_path: Path) -> None:
