@@ -21,7 +21,11 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "var" / "check-api"
 PARTS = {
     "schemathesis": ["tests/api/test_schemathesis.py"],
-    "sse": ["tests/integration/gateway/test_event_streams.py", "tests/integration/gateway/test_log_streams.py"],
+    "sse": [
+        "tests/integration/gateway/test_event_streams.py",
+        "tests/integration/gateway/test_log_streams.py",
+        "tests/integration/gateway/test_slow_readers.py",
+    ],
     "page": ["tests/browser"],
     "docs": ["tests/api/test_docs.py"],
 }
