@@ -74,7 +74,7 @@ def stage_parameters(stage: Stage, spec: JobSpec) -> dict[str, Any]:
         case Stage.TRAIN:
             train = spec.train.model_dump(mode="json", exclude={"checkpoint_every_s", "num_workers"})
             draft = spec.draft.model_dump(mode="json", exclude={"vocabulary"})  # the vocab stage's input
-            return {"draft": draft, "train": train, "integrations": list(spec.integrations)}
+            return {"draft": draft, "train": train, "integrations": spec.integrations}
         case Stage.EVALUATE:
             evaluate = spec.evaluate.model_dump(mode="json", exclude={"concurrency"})
             return {"evaluate": evaluate, "sampling": sampling}

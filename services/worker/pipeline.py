@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 from services.worker.data.exchange import sweep_dead_runs
 from services.worker.gpu_locks import GpuLocks
 from services.worker.gpus import LocalGpus, require_job_gpus
+from services.worker.integrations import require_loggers
 from services.worker.run_control import CancelRequested, PauseRequested, RunControl, WorkerStopping
 from services.worker.stage_attempt import StageAttempt, StageFailed
 from services.worker.stage_inputs import StageInputs
@@ -118,6 +119,7 @@ class JobRun:
     def _run_stages(self, record: JobRecord) -> None:
         inputs = StageInputs(record.spec, self.jobs.artifacts)
         require_job_gpus(self.gpus, record.spec)
+        require_loggers(record.spec)
         with VerifierSession(record.spec, inputs, self.control) as session:
             for stage in Stage:
                 if not inputs.needs_verifier(stage):

@@ -13,6 +13,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from services.worker.gpus import GpuGrant
+from services.worker.integrations import loggers_of, worker_variables
 from services.worker.progress_meter import ProgressMeter
 from services.worker.run_control import RunControl
 from services.worker.stage_clock import StageClock
@@ -22,7 +23,7 @@ from services.worker.supervision import JOB_VARIABLE, GuardedProcess, end_tree, 
 from shared.errors import StageTimeoutError, StatusReason
 from shared.job_store import Fenced
 from shared.schemas.fleet import VerifierState
-from shared.schemas.job import ErrorDetail, Progress
+from shared.schemas.job import ErrorDetail, Progress, Stage
 
 log = logging.getLogger(__name__)
 POLL_S = 0.2
@@ -100,7 +101,9 @@ class StageSupervisor:
         return _read_result(result_path, child.process.returncode, self.run_document)
 
     def _environment(self, grant: GpuGrant, events: int) -> dict[str, str]:
-        own = {JOB_VARIABLE: self.run_document.job_id, EVENTS_FD_VARIABLE: str(events)}
+        run = self.run_document
+        loggers = worker_variables(loggers_of(run.spec)[0], os.environ) if run.stage == Stage.TRAIN else {}
+        own = {JOB_VARIABLE: run.job_id, EVENTS_FD_VARIABLE: str(events), **loggers}
         return marked_environment(self.token, {**own, **grant.environment()})
 
     def _watch(self, child: GuardedProcess, read_end: int) -> None:

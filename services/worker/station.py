@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from services.worker.gpu_locks import GpuLocks
 from services.worker.gpus import LocalGpus
+from services.worker.integrations import installed_loggers
 from services.worker.strays import Strays
 from services.worker.supervision import end_worker_tree
 from shared.fleet import Fleet
@@ -73,6 +74,7 @@ class Station:
             pid=os.getpid(),
             version=self.version,
             gpus=self.gpus.infos,
+            loggers=installed_loggers(),
             job_id=self.job_id,
             started_at=self.started_at,
             seen_at=now(),

@@ -20,6 +20,7 @@ from typing import IO
 import psutil
 
 from services.worker.gpu_locks import is_real
+from services.worker.integrations import without_loggers
 
 RUN_TOKEN_VARIABLE = "EYRIE_RUN_TOKEN"
 JOB_VARIABLE = "EYRIE_RUN_JOB"
@@ -27,7 +28,7 @@ GPUS_VARIABLE = "EYRIE_RUN_GPUS"
 STORE_VARIABLE = "EYRIE_STORE_ROOT"
 WORKER_VARIABLE = "EYRIE_WORKER_ID"
 PARENT_VARIABLE = "EYRIE_PARENT_PID"
-SECRET_VARIABLES = ("EYRIE_REDIS_URL", "REDIS_URL")
+SECRET_VARIABLES = ("EYRIE_REDIS_URL", "REDIS_URL", "EYRIE_API_KEY", "EYRIE_API_KEY_FILE")
 GUARD = "services.worker.process_guard"
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 POLL_S = 0.05
@@ -43,7 +44,7 @@ DEFAULTS = {
 
 def marked_environment(token: str, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's environment with the run's mark, without what a stage must not know."""
-    kept = {name: value for name, value in os.environ.items() if name not in SECRET_VARIABLES}
+    kept = {name: value for name, value in without_loggers(os.environ).items() if name not in SECRET_VARIABLES}
     return {**DEFAULTS, **kept, RUN_TOKEN_VARIABLE: token, "PYTHONUNBUFFERED": "1", **(extra or {})}
 
 

@@ -52,6 +52,7 @@ class WorkerRecord(Document):
     pid: int = Field(ge=1)
     version: str
     gpus: list[GpuInfo] = Field(default_factory=list)
+    loggers: list[str] | None = Field(None, description="Loggers that its trainings can have; null: it does not say.")
     job_id: str | None = Field(None, description="The job that it runs now.")
     started_at: datetime
     seen_at: datetime = Field(description="By the worker's own clock.")

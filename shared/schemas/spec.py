@@ -6,7 +6,7 @@ a complete one, which is stored with the job.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 MetadataValue = Annotated[str, StringConstraints(max_length=512)]
@@ -234,10 +234,20 @@ class JobSpec(Document):
     train: TrainSpec = Field(default_factory=TrainSpec)
     evaluate: EvaluateSpec = Field(default_factory=EvaluateSpec)
     limits: LimitsSpec = Field(default_factory=LimitsSpec)
-    integrations: list[Literal["tensorboard", "trackio", "wandb", "mlflow"]] = Field(
-        default_factory=list, max_length=4, description="Loggers of the trainer; credentials come from the worker."
+    integrations: list[Literal["tensorboard", "trackio", "wandb", "mlflow"]] | None = Field(
+        None,
+        max_length=4,
+        description="Loggers of the trainer; absent: Trackio's local files, where the worker has it. Their credentials "
+        "come from the worker.",
     )
     metadata: dict[MetadataKey, MetadataValue] = Field(default_factory=dict, max_length=16)
+
+    @field_validator("integrations")
+    @classmethod
+    def loggers_differ(cls, names: list[str] | None) -> list[str] | None:
+        if names and len(set(names)) != len(names):
+            raise ValueError("name each logger once")
+        return names
 
 
 JsonObject = dict[str, Any]

@@ -1,9 +1,10 @@
 """The train stage: rows, hidden states and vocabulary in, a checked draft folder out.
 
 Leaves in `out`: `draft/` (best by validation: longest estimated acceptance, then lowest loss), `last/` (the last
-epoch's, where it is another), `untrained/` (the same draft before its first step), `train_config.json` and
-`metrics.jsonl`. The trainer is a process of its own (several ranks under torchrun where several GPUs are leased);
-this stage prepares its configuration, relays what it reports, and judges the result by the steps it reached.
+epoch's, where it is another), `untrained/` (the same draft before its first step), `train_config.json`,
+`metrics.jsonl`, and in `logs/` what the job's loggers wrote. The trainer is a process of its own (several ranks under
+torchrun where several GPUs are leased); this stage prepares its configuration, relays what it reports, and judges the
+result by the steps it reached.
 """
 
 import json
@@ -14,9 +15,11 @@ from typing import Any
 from services.worker.draft_folder import ExpectedDraft, check_draft_folder
 from services.worker.stage_context import StageContext
 from services.worker.training.launch import run_trainer
+from services.worker.training.log_files import copy_logs
 from services.worker.training.prepare_run import prepare_run
 from services.worker.training.run_config import (
     EXPORT_NAME,
+    LOGS_NAME,
     METRICS_NAME,
     RESULT_NAME,
     RunConfig,
@@ -41,6 +44,7 @@ def run(ctx: StageContext) -> dict[str, Any]:
     result = _result(config)
     _publish(config, ctx.out)
     shutil.copyfile(config.run / METRICS_NAME, ctx.out / METRICS_NAME)
+    copy_logs(config.run / LOGS_NAME, ctx.out / LOGS_NAME)
     record = train_record(config, result)
     (ctx.out / "train_config.json").write_text(json.dumps(record, indent=2) + "\n")
     return summary(result)

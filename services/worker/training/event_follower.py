@@ -39,6 +39,8 @@ class EventFollower:
             self._metrics(event)
         elif kind == "checkpoint":
             self._report.event("checkpoint", **event)
+        elif kind == "warning":
+            self._report.warn(event["message"])
         elif kind == "failed":
             self.failure = self.failure or event
 

@@ -14,9 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from services.worker.integrations import trainer_variables, without_loggers
 from services.worker.stage_context import Reporter
 from services.worker.training.event_follower import EventFollower
-from services.worker.training.run_config import CONFIG_NAME, RunConfig
+from services.worker.training.log_files import continue_logs
+from services.worker.training.run_config import CONFIG_NAME, LOGS_NAME, RunConfig
 from shared.errors import DivergedError, EyrieError, InternalError, StatusReason, UserError
 
 MODULE = "services.worker.training.main"
@@ -42,7 +44,7 @@ def run_trainer(config: RunConfig, gpus: Sequence[str], report: Reporter) -> Non
     """
     follower = EventFollower(config, report)
     process = subprocess.Popen(
-        command(config.run / CONFIG_NAME, len(gpus)), env=environment(gpus), stdin=subprocess.DEVNULL
+        command(config.run / CONFIG_NAME, len(gpus)), env=_with_loggers(config, gpus), stdin=subprocess.DEVNULL
     )
     try:
         while process.poll() is None:
@@ -85,6 +87,15 @@ def environment(gpus: Sequence[str]) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "TQDM_DISABLE": "1",
     }
+
+
+def _with_loggers(config: RunConfig, gpus: Sequence[str]) -> dict[str, str]:
+    logs = config.run / LOGS_NAME
+    continue_logs(config.run, config.earlier)
+    for name in config.integrations:
+        (logs / name).mkdir(parents=True, exist_ok=True)
+    own = environment(gpus)
+    return without_loggers(own) | trainer_variables(config.integrations, logs, own)
 
 
 def failure(event: Mapping[str, Any]) -> EyrieError:

@@ -2,7 +2,7 @@
 
 from speculators.train.config import TrainConfig
 
-from services.worker.training.run_config import DRAFT_CONFIG_NAME, RunConfig
+from services.worker.training.run_config import DRAFT_CONFIG_NAME, LOGS_NAME, RunConfig
 
 # The mask token matters to block drafts only; resolving it would need the verifier's processor, which Kimi lacks.
 UNUSED_MASK_TOKEN = 0
@@ -69,6 +69,6 @@ def _training(run: RunConfig) -> dict[str, object]:
         "save_path": str(run.run / "library"),
         "no_resume_from_checkpoint": True,
         "logger": ",".join(run.integrations),
-        "log_dir": str(run.run / "logs"),
+        "log_dir": str(run.run / LOGS_NAME),
         "run_name": run.run_name,
     }

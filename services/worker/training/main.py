@@ -15,7 +15,7 @@ import torch
 from speculators.train import cli
 
 from services.worker.supervision import die_with_parent
-from services.worker.training import cpu_adapter, packed_loss, verifier_weights
+from services.worker.training import cpu_adapter, loggers, packed_loss, verifier_weights
 from services.worker.training.events import EventWriter
 from services.worker.training.fused_loss_guard import guard_fused_loss
 from services.worker.training.library_config import library_config
@@ -54,6 +54,7 @@ def train(run: RunConfig, writer: EventWriter) -> None:
         cpu_adapter.install()
     else:
         guard_fused_loss()
+    loggers.install(writer)
     cli.Trainer = functools.partial(EyrieTrainer, run=run, writer=writer)
     cli.main(library_config(run))
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from services.worker.integrations import loggers_of, require_loggers
 from services.worker.stage_context import StageContext
 from services.worker.training.attention import choose_attention
 from services.worker.training.row_index import INDEX_NAME
@@ -59,7 +60,7 @@ def prepare_run(ctx: StageContext) -> RunConfig:
         dtype=_compute_dtype(spec.train.dtype, device),
         train=spec.train,
         draft=draft,
-        integrations=list(spec.integrations),
+        integrations=_loggers(ctx),
         run_name=ctx.job_id,
         run=ctx.work / "run",
         earlier=[folder / "run" for folder in ctx.previous],
@@ -67,6 +68,17 @@ def prepare_run(ctx: StageContext) -> RunConfig:
     _write(config)
     _warn_of_long_rows(ctx, dataset)
     return config
+
+
+def _loggers(ctx: StageContext) -> list[str]:
+    require_loggers(ctx.spec)
+    loggers, missing = loggers_of(ctx.spec)
+    for name in missing:
+        ctx.report.warn(
+            f"{name}, the default logger, is not installed on this worker: the curves are in metrics.jsonl only "
+            f"(pip install {name} there, or `integrations: []` in the job, ends this warning)"
+        )
+    return loggers
 
 
 def _data_digest(dataset: Path, verifier: Path, vocab: Path) -> str:

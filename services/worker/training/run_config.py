@@ -19,6 +19,7 @@ RESULT_NAME = "result.json"
 DRAFT_CONFIG_NAME = "draft_config.json"
 EXPORT_NAME = "export"
 RESUME_NAME = "resume"
+LOGS_NAME = "logs"
 
 
 class RunConfig(BaseModel):

@@ -69,6 +69,7 @@ def context(inputs: Inputs, tmp_path: Path) -> Callable[..., StageContext]:
         name: str = "attempt",
         previous: tuple[Path, ...] = (),
         draft: dict[str, Any] | None = None,
+        integrations: list[str] | None = None,
         **train: Any,
     ) -> StageContext:
         folder = tmp_path / name
@@ -81,6 +82,7 @@ def context(inputs: Inputs, tmp_path: Path) -> Callable[..., StageContext]:
                 "data": {"dataset": "ds_x"},
                 "draft": {**DRAFT, **(draft or {})},
                 "train": {**TRAIN, **train},
+                "integrations": integrations,
             }
         )
         return StageContext(
