@@ -46,6 +46,45 @@ def test_what_a_job_did_and_made(shell: Shell, finished: JobRecord) -> None:
     assert "train/draft/config.json" in shell("artifacts", finished.id)
 
 
+def test_streams_of_an_ended_job_are_whole_and_end_by_themselves(
+    shell: Shell, service: Service, finished: JobRecord
+) -> None:
+    for stage in ("generate", "train"):
+        with service.site.store.path(f"jobs/{finished.id}/logs/{stage}-1.log").open("a") as log:
+            log.write(f"{stage} has spoken\n")
+    events = shell.lines("events", finished.id)
+    assert shell.lines("events", finished.id, "--follow") == events
+    assert {event["type"] for event in shell.lines("events", "-f", finished.id, "--type", "stage")} == {"stage"}
+    lines = shell.lines("logs", finished.id)
+    assert shell.lines("logs", finished.id, "--follow") == lines
+    said = [(line["stage"], line["attempt"], line["line"]) for line in lines]
+    assert said == [("generate", 1, "generate has spoken"), ("train", 1, "train has spoken")]
+    text = "==> generate-1 <==\ngenerate has spoken\n==> train-1 <==\ntrain has spoken\n"
+    assert shell("logs", "-f", finished.id) == text
+    assert shell("logs", finished.id, "--stage", "train") == "train has spoken\n"
+    assert shell("watch", finished.id).count("succeeded") >= 1
+
+
+def test_curves_and_checkpoints(shell: Shell, service: Service, finished: JobRecord) -> None:
+    for step in range(1, 101):
+        values = {"stage": "train", "step": step, "loss": 4 - step / 50}
+        service.site.jobs.append_event(finished.id, "metric", values)
+    points = shell.json("metrics", finished.id, "--name", "loss")
+    assert [(point["step"], point["values"]["loss"]) for point in points] == [(n, 4 - n / 50) for n in range(1, 101)]
+    table = shell("metrics", finished.id).splitlines()
+    assert (table[0].split(), table[1].split(), table[-1].split()) == (
+        ["STAGE", "STEP", "loss"],
+        ["train", "1", "3.98"],
+        ["train", "100", "2"],
+    )
+    assert len(table) <= 21
+    assert len(shell.json("metrics", finished.id, "--stage", "train", "--max-points", "7")) == 7
+    service.site.jobs.append_event(finished.id, "checkpoint", {"stage": "train", "step": 50, "epoch": 1})
+    (checkpoint,) = shell.json("checkpoints", finished.id)
+    assert (checkpoint["step"], checkpoint["kind"], checkpoint["available"]) == (50, ["resume"], False)
+    assert shell("checkpoints", finished.id).splitlines()[1].split()[:4] == ["50", "1", "resume", "no"]
+
+
 def test_artifacts_are_downloaded_by_stage_and_name(shell: Shell, finished: JobRecord, tmp_path: Path) -> None:
     to = ("--to", str(tmp_path))
     got = shell.json("download", finished.id, "--stage", "evaluate", *to)

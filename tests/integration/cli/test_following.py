@@ -1,21 +1,25 @@
 """Following a job: to its end, into a pipe, on a terminal, and away from it by Ctrl-C."""
 
+import json
 import os
 import pty
+import queue
 import re
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 
 import pytest
 
-from shared.schemas.job import JobRecord, JobStatus
+from shared.schemas.job import JobRecord, JobStatus, Stage
 from tests.integration.cli.conftest import Service, Shell
-from tests.support.gateway_process import ROOT
+from tests.support.gateway_process import ROOT, GatewayProcess, free_port, gateway_process
 from tests.support.wait import wait_until
 
 BAR = "━"
@@ -58,6 +62,50 @@ def read_until(terminal: int, text: str, timeout_s: float = 60) -> str:
         if select.select([terminal], [], [], 0.5)[0]:
             found += os.read(terminal, 1 << 16).decode("utf-8", "replace")
     return found
+
+
+@dataclass
+class Follower:
+    """`eyrie` as it follows something into a pipe; `errors` is what it said to standard error, at its end."""
+
+    process: "subprocess.Popen[str]"
+    lines: "queue.Queue[str]" = field(default_factory=queue.Queue)
+    errors: str = ""
+
+    def read_until(self, text: str) -> list[str]:
+        """The next lines, up to one with some text in it."""
+        found = [self.lines.get(timeout=60)]
+        while text not in found[-1]:
+            found.append(self.lines.get(timeout=60))
+        return found
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C; the exit code."""
+        self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(30)
+        assert self.process.stderr is not None
+        self.errors = self.process.stderr.read()
+        return code
+
+
+@contextmanager
+def follower(service: Service, *arguments: str) -> Iterator[Follower]:
+    command = [sys.executable, "-m", "services.cli.main", *arguments]
+    environment = {**os.environ, **service.environment}
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    found = Follower(process)
+    assert process.stdout is not None
+    lines = process.stdout
+    reader = threading.Thread(target=lambda: [found.lines.put(line.rstrip("\n")) for line in lines], daemon=True)
+    reader.start()
+    try:
+        yield found
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
 
 
 def test_a_failed_job_says_what_went_wrong_what_to_do_and_what_the_stage_wrote_last(
@@ -105,3 +153,45 @@ def test_a_pipe_has_neither_bars_nor_colours_whatever_the_environment_forces(
     text = shell("watch", failed.id, code=1)
     assert "failed" in text
     assert BAR not in text
+
+
+def test_logs_are_followed_as_they_are_written_and_ctrl_c_only_detaches(service: Service, held: JobRecord) -> None:
+    log = service.site.store.path(f"jobs/{held.id}/logs/train-1.log")
+    with follower(service, "logs", "-f", held.id, "--stage", "train") as logs:
+        for words in ("first", "second"):
+            with log.open("a") as file:
+                file.write(f"{words}\n")
+            assert logs.read_until(words)[-1] == words
+        assert logs.interrupt() == 130
+    assert f"eyrie logs -f {held.id} --stage train" in logs.errors
+    assert "Traceback" not in logs.errors
+    assert service.site.jobs.get(held.id).stage(Stage.TRAIN).status == "running"
+
+
+def test_events_are_followed_over_a_restart_of_the_gateway_without_a_gap_and_nothing_twice(
+    service: Service, held: JobRecord
+) -> None:
+    port = free_port()
+
+    def gateway() -> AbstractContextManager[GatewayProcess]:
+        key = str(service.key_file)
+        return gateway_process(service.site.folder, service.site.redis.url, port=port, api_key_file=key)
+
+    def tell(message: str) -> None:
+        service.site.jobs.append_event(held.id, "note", {"message": message})
+
+    address = ("--url", f"http://127.0.0.1:{port}", "--output", "json")
+    with ExitStack() as stack:
+        with gateway():
+            stream = stack.enter_context(follower(service, "events", "-f", held.id, *address))
+            tell("before")
+            seen = stream.read_until("before")
+        tell("meanwhile")
+        with gateway():
+            tell("after")
+            seen += stream.read_until("after")
+            assert stream.interrupt() == 130
+    events = [json.loads(line) for line in seen]
+    notes = [event["data"]["message"] for event in events if event["type"] == "note"]
+    assert notes == ["before", "meanwhile", "after"]
+    assert len({event["id"] for event in events}) == len(events)
