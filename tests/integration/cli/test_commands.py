@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.schemas.job import JobRecord
+from shared.schemas.job import JobRecord, JobStatus
 from tests.integration.cli.conftest import Service, Shell
 from tests.support.wait import wait_until
 
@@ -106,6 +106,39 @@ def test_a_draft_is_shown_and_downloaded(shell: Shell, finished: JobRecord, tmp_
     got = shell.json("download", finished.id, "--to", str(tmp_path / "draft"))
     assert (got["draft"], len(got["files"])) == (draft, len(files))
     assert shell.json("lineage", draft)["verified"]
+
+
+def test_drafts_are_tagged_compared_and_deleted(shell: Shell, service: Service, finished: JobRecord) -> None:
+    draft, again = str(finished.draft), {"data": {"dataset": finished.spec.data.dataset}}
+    other = service.site.wait_for(
+        service.site.submit(**again, train={"lr": 4e-3}, metadata={"team": "other"}), JobStatus.SUCCEEDED
+    )
+    assert shell("drafts", "tag", draft, "production").strip() == f"{draft} has the tags production"
+    assert ids(shell.json("drafts", "list", "--tag", "production")) == [draft]
+    assert shell.json("drafts", "show", "production")["id"] == draft
+    compared = shell("compare", "production", str(other.draft))
+    for part in (draft, str(other.draft), "heldout", "2.500", "/train/lr", "0.004"):
+        assert part in compared
+    assert len(shell.json("compare", draft, str(other.draft))["suites"][0]["entries"]) == 2
+    shell("compare", draft, code=2)
+    shell("drafts", "delete", draft, code=5)
+    assert shell("drafts", "untag", draft, "production").strip() == f"{draft} has no tags"
+    assert shell("drafts", "delete", str(other.draft)).strip() == f"{other.draft} deleted"
+    shell("drafts", "show", str(other.draft), code=4)
+    assert ids(shell.json("drafts", "list", "--job", finished.id)) == [draft]
+
+
+def test_the_fleet_is_shown(shell: Shell, service: Service, finished: JobRecord) -> None:
+    (worker,) = shell.json("workers")
+    assert worker["id"] in shell("workers")
+    assert f"id: {worker['id']}\n" in shell("workers", worker["id"])
+    assert shell.json("workers", worker["id"])["pid"] == service.site.workers[0].pid
+    assert shell("gpus").strip() == "no gpus"
+    shell("gpus", "GPU-9", code=4)
+    (verifier,) = shell.json("verifiers")
+    assert verifier["status"] == "unreachable"
+    assert "unreachable" in shell("verifiers")
+    assert shell.json("verifiers", verifier["id"])["kind"] == "external"
 
 
 def test_a_dataset_in_use_is_kept_and_another_is_deleted(shell: Shell, finished: JobRecord, tmp_path: Path) -> None:
