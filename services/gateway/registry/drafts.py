@@ -9,6 +9,7 @@ says so first and then looks for tags; who tags puts the tag on first and then l
 two sees the other, and gives way.
 """
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
-from services.gateway.problems import Problem, not_found
+from services.gateway.problems import Problem
 from services.gateway.registry.tags import DraftTags
 from shared.artifact_store import LocalArtifactStore
 from shared.ids import is_id, new_id
@@ -50,8 +51,11 @@ class DraftRegistry:
             log.error("%s in the artifact store cannot be read", _key(draft_id))
             return None
 
-    def find(self, name: str) -> DraftRecord:
+    def find(self, name: str, source: str = "path", pointer: str = "/draft_id") -> DraftRecord:
         """The draft with this id or tag.
+
+        Args:
+            source, pointer: where it was named, for whoever is told that there is none.
 
         Raises:
             Problem: 404, there is none; says when it was deleted.
@@ -59,7 +63,7 @@ class DraftRegistry:
         draft_id = name if is_id(name, "draft") else self._tagged(name)
         record = self.get(draft_id) if draft_id else None
         if record is None:
-            raise self._absent(name, draft_id)
+            raise self._absent(name, draft_id, source, pointer)
         return record
 
     def of_job(self, record: JobRecord) -> DraftRecord:
@@ -70,7 +74,7 @@ class DraftRegistry:
         """
         if record.draft is None:
             raise Problem(409, f"the job has no draft: it is {record.status}; a job that succeeds has one")
-        return self.find(record.draft)
+        return self.find(record.draft, "job", "/draft")
 
     def promote(self, record: DraftRecord, tag: str) -> None:
         """Put a tag on a draft, wherever it was before.
@@ -119,7 +123,7 @@ class DraftRegistry:
         try:
             self.store.move(_key(draft_id), f"{DELETED}/{draft_id}.json")
         except KeyError:
-            raise self._absent(draft_id, draft_id) from None
+            raise self._absent(draft_id, draft_id, "path", "/draft_id") from None
 
     def _is_going(self, draft_id: str) -> bool:
         """Whether a draft is being deleted, or is gone. In this order: a deletion removes it before it ends."""
@@ -141,18 +145,18 @@ class DraftRegistry:
         except KeyError:  # nothing that a tag can be called
             return None
 
-    def _absent(self, name: str, draft_id: str | None) -> Problem:
-        try:
+    def _absent(self, name: str, draft_id: str | None, source: str, pointer: str) -> Problem:
+        """There is no such draft; for one that was deleted, since when."""
+        detail = f"there is no draft {name!r}"
+        with contextlib.suppress(KeyError, FileNotFoundError):
             path = self.store.path(f"{DELETED}/{draft_id}.json")
             deleted_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-        except (KeyError, FileNotFoundError):
-            return not_found("draft", name)
-        job = DraftRecord.model_validate_json(path.read_bytes()).job_id
-        return Problem(
-            404,
-            f"the draft {draft_id} was deleted on {deleted_at:%Y-%m-%d at %H:%M:%S} UTC; a new job of the document of "
-            f"{job} makes it again, from what is left of that job's stages",
-        )
+            job = DraftRecord.model_validate_json(path.read_bytes()).job_id
+            detail = (
+                f"the draft {draft_id} was deleted on {deleted_at:%Y-%m-%d at %H:%M:%S} UTC; a new job of the document "
+                f"of {job} makes it again, from what is left of that job's stages"
+            )
+        return Problem(404, detail, errors=[{"source": source, "pointer": pointer, "message": detail}])
 
 
 def _key(draft_id: str) -> str:

@@ -16,7 +16,7 @@ from services.gateway.files import draft_files, file_views, send_file
 from services.gateway.job_listing import require_complete
 from services.gateway.lineage import LineageView, draft_lineage
 from services.gateway.paging import page_of
-from services.gateway.problems import Problem, not_found
+from services.gateway.problems import Problem
 from services.gateway.registry.comparison import DraftComparison, compare
 from services.gateway.registry.documents import read_origin
 from services.gateway.registry.drafts import DraftRegistry
@@ -78,7 +78,7 @@ def list_drafts(
     return Page(data=views, has_more=len(shown) > limit)
 
 
-@router.get("/compare")
+@router.get("/compare", responses={404: {"description": "There is no such draft"}})
 def compare_drafts(
     backend: BackendDep,
     registry: RegistryDep,
@@ -92,7 +92,7 @@ def compare_drafts(
     Drafts with other suites or another number of speculative tokens are compared on what they share; `notes` says what
     was left out or measured in another way.
     """
-    records = [registry.find(name) for name in draft]
+    records = [registry.find(name, "query", "/draft") for name in draft]
     ids = [record.id for record in records]
     if len(set(ids)) < len(ids):
         detail = f"each draft can be named once; these are {', '.join(ids)}"
@@ -108,7 +108,7 @@ def get_draft(record: DraftDep, registry: RegistryDep) -> DraftView:
     return _view(record, registry)
 
 
-@router.delete("/{draft_id}")
+@router.delete("/{draft_id}", responses={409: {"description": "Something still needs the draft"}})
 def delete_draft(record: DraftDep, backend: BackendDep, registry: RegistryDep) -> DeletedView:
     """Delete a draft. Its files go with the next clean-up after the retention time, unless a job still has them.
 
@@ -120,7 +120,7 @@ def delete_draft(record: DraftDep, backend: BackendDep, registry: RegistryDep) -
     return DeletedView(id=record.id, object="draft")
 
 
-@router.put("/{draft_id}/tags/{tag}")
+@router.put("/{draft_id}/tags/{tag}", responses={409: {"description": "It missed its gate, or is being deleted"}})
 def put_tag(record: DraftDep, tag: TagName, registry: RegistryDep) -> DraftView:
     """Put a tag on a draft; it moves from the draft that had it. 409 for a draft that missed its gate."""
     _require_tag(tag)
@@ -128,12 +128,13 @@ def put_tag(record: DraftDep, tag: TagName, registry: RegistryDep) -> DraftView:
     return _view(record, registry)
 
 
-@router.delete("/{draft_id}/tags/{tag}")
+@router.delete("/{draft_id}/tags/{tag}", responses={409: {"description": "Others move the tag at this moment"}})
 def delete_tag(record: DraftDep, tag: TagName, registry: RegistryDep) -> DraftView:
     """Take a tag off a draft. 404 where the draft does not have it."""
     _require_tag(tag)
     if not registry.tags.take_off(tag, record.id):
-        raise not_found(f"tag of {record.id}", tag)
+        detail = f"the draft {record.id} has no tag {tag!r}"
+        raise Problem(404, detail, errors=[{"source": "path", "pointer": "/tag", "message": detail}])
     return _view(record, registry)
 
 

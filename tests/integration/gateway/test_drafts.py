@@ -72,7 +72,9 @@ def test_a_tag_names_one_draft_and_moves(http: httpx.Client, jobs: JobStore) -> 
     assert http.get("/v1/drafts/production").json()["id"] == other.id
     assert http.get(f"/v1/drafts/{one.id}").json()["tags"] == ["a.b-c_1"]
     assert http.get(f"/v1/jobs/{other.job_id}/draft").json()["tags"] == ["production"]
-    refused(http.delete(f"/v1/drafts/{one.id}/tags/production"), 404, "production")
+    absent = http.delete(f"/v1/drafts/{one.id}/tags/production")
+    refused(absent, 404, one.id, "production")
+    assert absent.json()["errors"][0]["pointer"] == "/tag"
     assert http.delete(f"/v1/drafts/{other.id}/tags/production").json()["tags"] == []
     refused(http.get("/v1/drafts/production"), 404, "production")
     refused(http.delete("/v1/drafts/production/tags/production"), 404)
@@ -269,7 +271,9 @@ def test_what_cannot_be_compared_is_said(http: httpx.Client, jobs: JobStore) -> 
     refused(http.get("/v1/drafts/compare"), 422)
     refused(http.get("/v1/drafts/compare", params={"draft": [one.id] * 9}), 422)
     refused(http.get("/v1/drafts/compare", params={"draft": [one.id, one.id]}), 422, "once")
-    refused(http.get("/v1/drafts/compare", params={"draft": [one.id, "draft_0"]}), 404, "draft_0")
+    absent = http.get("/v1/drafts/compare", params={"draft": [one.id, "draft_0"]})
+    refused(absent, 404, "draft_0")
+    assert (absent.json()["errors"][0]["source"], absent.json()["errors"][0]["pointer"]) == ("query", "/draft")
     found = http.get("/v1/drafts/compare", params={"draft": [one.id, empty.id]}).json()
     assert found["suites"] == []
     assert f"{empty.id} has no evaluation report" in found["notes"]
