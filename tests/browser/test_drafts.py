@@ -20,7 +20,7 @@ def test_drafts_are_compared_by_suite_and_position_before_and_after_training(
     table = page.get_by_role("region", name="Figures of heldout").locator("tbody tr")
     expect(table).to_have_count(2)
     cells = {row.split("\t")[0]: row.split("\t")[1:] for row in table.all_inner_texts()}
-    first, better = (cells[draft] for draft in drafts)
+    first, better = (cells[name] for name in ("first draft", "better draft"))
     assert first[0] == better[0] == "1.18"  # neither has learnt anything yet
     assert 1.5 < float(first[1]) < float(better[1])
     assert float(better[2].removeprefix("×")) > 2

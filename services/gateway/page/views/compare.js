@@ -20,7 +20,7 @@ export function CompareView({ params }) {
   return html`${heading}
     <${Drafts} drafts=${data.drafts} names=${names} />
     ${data.suites.map((suite) => html`<${Suite} key=${suite.name} suite=${suite} names=${names} />`)}
-    <${Differences} differences=${data.differences} drafts=${data.drafts} />`;
+    <${Differences} differences=${data.differences} drafts=${data.drafts} names=${names} />`;
 }
 
 function Drafts({ drafts, names }) {
@@ -54,12 +54,12 @@ function Suite({ suite, names }) {
         before=${entry.untrained?.acceptance_length}
       />`,
     )}
-    <${Table} suite=${suite} label=${`Figures of ${suite.name}`} />
+    <${Table} suite=${suite} names=${names} label=${`Figures of ${suite.name}`} />
     <p class="sub">The mark in a bar is the draft before training. Lengths lie between 1 and ${longest}.</p>
   </section>`;
 }
 
-function Table({ suite, label }) {
+function Table({ suite, names, label }) {
   const positions = Array.from({ length: suite.num_speculative_tokens }, (_, i) => i);
   const change = (now, before) => (before === null || before === undefined ? "" : html` <span class="sub">from ${percent(before, 0)}</span>`);
   return html`<div class="table-wrap" tabindex="0" role="region" aria-label=${label}>
@@ -73,7 +73,7 @@ function Table({ suite, label }) {
       <tbody>
         ${suite.entries.map(
           (entry) => html`<tr key=${entry.draft}>
-            <td><a href=${link(["drafts", entry.draft])}>${entry.draft}</a></td>
+            <td><a href=${link(["drafts", entry.draft])} title=${entry.draft}>${names[entry.draft] ?? entry.draft}</a></td>
             <td class="num">${tokens(entry.untrained?.acceptance_length)}</td>
             <td class="num"><strong>${tokens(entry.acceptance_length)}</strong></td>
             <td class="num">${entry.gain ? `×${number(entry.gain)}` : "–"}</td>
@@ -87,14 +87,14 @@ function Table({ suite, label }) {
   </div>`;
 }
 
-function Differences({ differences, drafts }) {
+function Differences({ differences, drafts, names }) {
   return html`<section class="card" aria-labelledby="differences">
     <h2 id="differences">Where their jobs differ</h2>
     ${differences.length === 0
       ? html`<p class="sub">Nowhere: their documents are equal.</p>`
       : html`<div class="table-wrap" tabindex="0" role="region" aria-labelledby="differences">
           <table>
-            <thead><tr><th>Field</th>${drafts.map(({ id }) => html`<th>${id}</th>`)}</tr></thead>
+            <thead><tr><th>Field</th>${drafts.map(({ id }) => html`<th title=${id}>${names[id] ?? id}</th>`)}</tr></thead>
             <tbody>
               ${differences.map(
                 ({ path, values }) => html`<tr key=${path}>

@@ -66,7 +66,7 @@ function Workers({ workers }) {
         html`<p><a href=${link(["jobs", worker.job_id])}>${worker.job_id}</a>${worker.stage ? ` in ${worker.stage}` : ""}</p>`}
         <${Facts}
           entries=${[
-            ["Id", html`<code>${worker.id}</code>`],
+            ["Id", html`<code title=${worker.id}>${worker.id.length > 16 ? `${worker.id.slice(0, 12)}…` : worker.id}</code>`],
             ["Process", worker.pid],
             ["Version", worker.version],
             ["GPUs", worker.gpus.map((gpu) => gpu.id ?? gpu).join(", ") || "none"],
@@ -83,7 +83,7 @@ function Verifiers({ verifiers }) {
   return html`<ul class="cards">
     ${verifiers.map(
       (one) => html`<li class="card" key=${one.id} data-verifier=${one.id}>
-        <div class="card-head"><strong class="break">${one.model}</strong><${Status} value=${VERIFIER_COLORS[one.status]} label=${one.status} /></div>
+        <div class="card-head"><strong class="break">${one.model || "The fleet's own verifier"}</strong><${Status} value=${VERIFIER_COLORS[one.status]} label=${one.status} /></div>
         <span class="sub">${one.kind}${one.url ? ` · ${one.url}` : ""}</span>
         ${one.status_message && html`<p>${one.status_message}</p>`}
         <${Facts}

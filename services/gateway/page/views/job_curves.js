@@ -24,16 +24,18 @@ export function Curves({ job, ended }) {
   const accuracy = useMemo(() => table(points, names(points)), [points]);
 
   if (error && !error.isOutage && error.status !== 404) return html`<${Problem} error=${error} />`;
+  const train = job.stages.find(({ name }) => name === "train");
+  if (ended && points.length === 0 && train.status !== "reused") return null; // it never came to a training
   return html`<section class="card" aria-labelledby="loss">
       <h2 id="loss">Loss</h2>
       ${loss.xs.length === 0
-        ? html`<${NoCurve} job=${job} />`
+        ? html`<${NoCurve} train=${train} />`
         : html`<${Chart} title="Loss" unit="step" xs=${loss.xs} series=${lossSeries(loss)} />`}
     </section>
     <section class="card" aria-labelledby="accuracy">
       <h2 id="accuracy">Acceptance by position</h2>
       ${accuracy.xs.length === 0
-        ? html`<${NoCurve} job=${job} />`
+        ? html`<${NoCurve} train=${train} />`
         : html`<p class="sub">Share of guesses whose positions up to this one are all right.</p>
             <${Chart}
               title="Acceptance by position"
@@ -47,8 +49,7 @@ export function Curves({ job, ended }) {
     </section>`;
 }
 
-function NoCurve({ job }) {
-  const train = job.stages.find(({ name }) => name === "train");
+function NoCurve({ train }) {
   if (train.status === "reused") return html`<${Empty} title="No curve: the training of an equal job was reused." />`;
   return html`<${Empty} title="No numbers yet.">The curve begins with the first training step.<//>`;
 }

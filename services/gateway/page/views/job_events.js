@@ -73,7 +73,7 @@ function inWords({ type, data }) {
     const known = SHOWN_METRICS.filter((name) => Number.isFinite(values[name]));
     return `${data.stage} step ${data.step}: ${known.map((name) => `${name} ${number(values[name])}`).join(", ")}`;
   }
-  const { message, ...rest } = data;
+  const { message, type: _, ...rest } = data;
   const facts = Object.entries(rest).filter(([, value]) => value !== null && value !== "" && typeof value !== "object");
   return [message, facts.map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`).join(", ")].filter(Boolean).join(" · ");
 }
