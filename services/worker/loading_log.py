@@ -12,7 +12,7 @@ SHARDS = re.compile(r"Loading .*checkpoint shards.*?(\d+)/(\d+) \[")
 GRAPHS = re.compile(r"Capturing CUDA graphs.*?(\d+)%")
 PHASES = {
     "Starting to load model": "loads the weights",
-    "Loading drafter model": "loads the draft's weights",
+    "Loading drafter model": "loads its speculative part",
     "Loading weights took": "has loaded the weights and warms up",
     "Dynamo bytecode transform time": "compiles",
     "Compiling a graph": "compiles",
