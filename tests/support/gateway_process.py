@@ -29,13 +29,19 @@ class GatewayProcess:
 
 @contextmanager
 def gateway_process(
-    folder: Path, redis_url: str, variables: dict[str, str] | None = None, port: int | None = None, **settings: str
+    folder: Path,
+    redis_url: str,
+    variables: dict[str, str] | None = None,
+    port: int | None = None,
+    root: Path = ROOT,
+    **settings: str,
 ) -> Iterator[GatewayProcess]:
     """A gateway on a loopback port; `settings` are EYRIE_ variables without the prefix, in lower case.
 
     Args:
         variables: further ones, as they are.
         port: absent: a free one.
+        root: the checkout whose gateway it is.
     """
     port = port or free_port()
     store = folder / "store"
@@ -50,7 +56,7 @@ def gateway_process(
     log = folder / f"gateway-{port}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "services.gateway"], cwd=ROOT, env=environment, stdout=output, stderr=output
+            [sys.executable, "-m", "services.gateway"], cwd=root, env=environment, stdout=output, stderr=output
         )
     try:
         url = f"http://127.0.0.1:{port}"
