@@ -8,19 +8,17 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
 
 from pydantic import BaseModel, Field
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
-from sse_starlette import ServerSentEvent
 from starlette.concurrency import run_in_threadpool
 
 from services.gateway.change_feed import ChangeFeed
 from services.gateway.job_view import job_view
-from services.gateway.sse import message
+from services.gateway.sse import Messages, message
 from shared.event_archive import START, position
 from shared.event_log import CHANGES
 from shared.fleet import Fleet
@@ -67,7 +65,7 @@ class FleetFollower:
         _, entries = await self._read(after or START, limit + 1)
         return await self._changes(entries[:limit]), len(entries) > limit
 
-    async def follow(self, after: str | None) -> AsyncIterator[ServerSentEvent]:
+    async def follow(self, after: str | None) -> Messages:
         """Changes after `after` (absent: from now on); `reset` where some may be missing: read the lists again."""
         here, fleet = after, ""
         with self.feed.watch() as signal:

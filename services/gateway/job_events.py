@@ -4,18 +4,17 @@ An event's id is its place. A page and a stream read Redis and, for what Redis h
 any gateway can go on where another one stopped.
 """
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
 from pydantic import BaseModel, Field
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
-from sse_starlette import ServerSentEvent
 from starlette.concurrency import run_in_threadpool
 
 from services.gateway.change_feed import ChangeFeed
-from services.gateway.sse import message
+from services.gateway.sse import Messages, message
 from shared.errors import ArtifactStoreError
 from shared.event_archive import START, Entry, position
 from shared.event_log import BATCH, EventLog, decode, stream
@@ -63,7 +62,7 @@ class EventFollower:
     def __init__(self, redis: "Redis", jobs: JobStore, feed: ChangeFeed) -> None:
         self.redis, self.jobs, self.feed = redis, jobs, feed
 
-    async def follow(self, job_id: str, after: str | None, types: Collection[str]) -> AsyncIterator[ServerSentEvent]:
+    async def follow(self, job_id: str, after: str | None, types: Collection[str]) -> Messages:
         """The events after `after`, those that are still to come, and `end` when the job has ended.
 
         While Redis or the store is away the stream waits.

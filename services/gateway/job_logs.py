@@ -4,7 +4,6 @@ A line's id is `STAGE-ATTEMPT-OFFSET`, the offset being the one behind it: who h
 """
 
 import re
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,12 +12,11 @@ from typing import TypeVar
 import anyio
 from pydantic import BaseModel, Field
 from redis.exceptions import RedisError
-from sse_starlette import ServerSentEvent
 
 from services.gateway.log_lines import read_lines, tail_offset
 from services.gateway.paging import unknown_after
 from services.gateway.problems import Problem
-from services.gateway.sse import message
+from services.gateway.sse import Messages, message
 from shared.artifact_store import LocalArtifactStore
 from shared.errors import ArtifactStoreError
 from shared.job_store import JobNotFound, JobStore
@@ -134,7 +132,7 @@ class LogFollower:
         self.jobs = jobs
         self._limiter = anyio.CapacityLimiter(READERS)
 
-    async def follow(self, record: JobRecord, wanted: LogFilter, place: Place | None) -> AsyncIterator[ServerSentEvent]:
+    async def follow(self, record: JobRecord, wanted: LogFilter, place: Place | None) -> Messages:
         """The lines behind a place, those that are still to come, and `end` when what is wanted has ended.
 
         While Redis or the store is away the stream waits.

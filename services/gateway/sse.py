@@ -5,13 +5,15 @@ costs no memory. The response sends keep-alive comments beside it, and ends when
 """
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from fastapi import Request
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.datastructures import Headers
 
+Messages = AsyncGenerator[ServerSentEvent, None]
 MEDIA_TYPE = "text/event-stream"
 RECONNECT_MS = 2000
 RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -44,7 +46,7 @@ def message(kind: str, data: dict[str, Any] | str, event_id: str | None = None) 
     return ServerSentEvent(text, event=kind, id=event_id)
 
 
-def event_stream(request: Request, events: AsyncIterator[ServerSentEvent]) -> EventSourceResponse:
+def event_stream(request: Request, events: Messages) -> EventSourceResponse:
     """The response to a client that wants server-sent events."""
     keep_alive_s: float = request.app.state.backend.settings.sse_keep_alive_s
     return EventSourceResponse(
@@ -56,11 +58,12 @@ def event_stream(request: Request, events: AsyncIterator[ServerSentEvent]) -> Ev
     )
 
 
-async def _opened(events: AsyncIterator[ServerSentEvent]) -> AsyncIterator[ServerSentEvent]:
+async def _opened(events: Messages) -> Messages:
     """Say at once that the stream is open, and how soon to come back when it breaks."""
     yield ServerSentEvent(comment="open", retry=RECONNECT_MS)
-    async for event in events:
-        yield event
+    async with aclosing(events):  # whatever ends the response ends the stream, too, and what it watches
+        async for event in events:
+            yield event
 
 
 def _ranks(accept: str) -> dict[str, float]:
