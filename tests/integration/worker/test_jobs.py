@@ -3,6 +3,7 @@
 import pytest
 from rq import Callback
 
+from services.gateway.registry.drafts import DraftRegistry
 from shared.errors import ArtifactStoreError, StatusReason
 from shared.job_store import JobNotFound
 from shared.schemas.job import JobStatus, Stage, StageStatus
@@ -44,6 +45,11 @@ def test_a_job_ends_with_a_registered_draft_and_an_equal_one_reuses_every_stage(
     assert statuses(equal) == [StageStatus.REUSED] * len(Stage)
     assert equal.draft == record.draft
     assert site.half_made() == []
+    DraftRegistry(site.store).delete(draft, lambda: None)
+    assert not site.store.exists(f"drafts/{draft.id}.json")
+    again = site.wait_for(site.submit(name="asked for again"), JobStatus.SUCCEEDED)
+    assert again.draft == draft.id
+    assert DraftRegistry(site.store).find(draft.id) == draft
 
 
 @pytest.mark.data
