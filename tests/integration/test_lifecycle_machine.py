@@ -76,15 +76,17 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS, body=BODIES)
     def submit(self, key: str, body: str) -> None:
-        state, job_id = self.keys.claim(key, body, new_id("job"))
+        claim = self.keys.claim(key, body, new_id("job"))
+        job_id = claim.job_id
         if key in self.claims:
             known_body, known_job = self.claims[key]
-            assert (state, job_id) == ("done" if body == known_body else "conflict", known_job)
+            assert (claim.state, job_id) == ("done" if body == known_body else "conflict", known_job)
+            assert claim.state == "conflict" or claim.answer == f"answer of {job_id}"
             return
-        assert state == "new"
+        assert claim.state == "new"
         self.keys.keep(key, body, job_id)
         self.create(job_id)
-        self.keys.settle(key)
+        self.keys.settle(key, body, job_id, f"answer of {job_id}")
         self.claims[key] = (body, job_id)
 
     def create(self, job_id: str) -> None:
