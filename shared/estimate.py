@@ -25,6 +25,7 @@ ID_AND_MASK_BYTES = 16  # two int64 columns a token, in the dataset
 ROW_TEXT_BYTES = 12  # an id, its mask and its text, a token, as JSON
 WIDTHS = {"float32": 4, "bfloat16": 2}
 FLOAT32 = 4
+ACTIVATIONS_PER_LAYER = 16  # vectors of the hidden size that a layer keeps of a token for its backward pass
 RESUME_POINTS = 3  # two are kept while a third is written
 RESUME_COPIES = 4  # weights, best weights, two moments of the optimizer
 CONVERSATIONS = "conversations.jsonl"
@@ -117,6 +118,23 @@ def draft_parameters(draft: DraftSpec, config: VerifierConfig, layer_ids: list[i
         trained += width * (queries + 2 * key_values) + queries * hidden + 3 * hidden * inner
         trained += (3 if layer == 0 else 2) * hidden  # norms
     return DraftParameters(trained=trained, head=draft.vocab_size * hidden, embedding=shape["vocab_size"] * hidden)
+
+
+def train_memory(spec: JobSpec, config: VerifierConfig, parameters: DraftParameters) -> Amount:
+    """Bytes on each GPU that trains: weights, gradients, AdamW's two moments, and one pack's activations.
+
+    At least: weights in two bytes and moments in float32. Probably, also the logits of the draft and of the verifier
+    over the draft's vocabulary, and a layer's activations, for each TTT step. At most: everything in float32.
+    """
+    train, width = spec.train, WIDTHS.get(spec.train.dtype, 2)
+    hidden, slots = config.hidden_size, len(capture_layer_ids(spec.capture.layer_ids, config.num_hidden_layers))
+    moments = 2 * FLOAT32 * parameters.trained
+    least = width * (parameters.total + parameters.trained) + moments
+    logits = 2 * FLOAT32 * spec.draft.vocab_size
+    layers = ACTIVATIONS_PER_LAYER * spec.draft.num_layers * hidden
+    pack = train.pack_length * (slots * hidden * width + train.ttt_steps * (logits + layers * width))
+    most = FLOAT32 * (parameters.total + parameters.trained) + moments
+    return Amount(least=least, likely=least + pack, most=most + 2 * pack)
 
 
 def estimate_steps(spec: JobSpec, tokens: TokenEstimate) -> int:

@@ -61,6 +61,10 @@ def _facts(plan: dict[str, Any]) -> list[tuple[str, str]]:
         facts.append(("draft", f"{plan['draft_parameters_total']:,} parameters, {parameters['trained']:,} trained"))
     if plan["steps"]:
         facts.append(("steps", f"about {plan['steps']:,}"))
+    if memory := plan.get("gpu_memory_bytes"):
+        facts.append(("GPU memory", f"{_amount(memory)} on each GPU that trains"))
+    if plan.get("seconds") is not None:
+        facts.append(("time", f"about {plan['seconds']:,.0f} s, by what earlier jobs took"))
     if plan["verifier_starts"] is not None:
         facts.append(("verifier starts", str(plan["verifier_starts"])))
     if plan["disk_bytes"]:

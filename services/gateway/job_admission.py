@@ -4,11 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from services.gateway.capacity import check_capacity
 from services.gateway.deps import Backend
+from services.gateway.job_checks import require_acceptable
 from services.gateway.job_view import show_job
 from services.gateway.problems import Problem
-from shared.fleet import Fleet
 from shared.ids import new_id
 from shared.job_store import JobNotFound
 from shared.presets import resolve
@@ -16,7 +15,6 @@ from shared.schemas.job import JobRecord, UserAction
 from shared.schemas.manifest import canonical_digest
 from shared.schemas.spec import JobSpec
 from shared.state_machine import ACTIONS, after_action
-from shared.submission import check_submission
 
 
 @dataclass(frozen=True)
@@ -110,9 +108,7 @@ def _create(
     keep: Callable[[], object] = lambda: None,
 ) -> JobRecord:
     """Make a job; `keep` is called when nothing speaks against it any more."""
-    checked = check_submission(spec, backend.artifacts, backend.settings.verifier_url)
-    backend.verifier.check(spec)
-    check_capacity(spec, Fleet(backend.jobs.redis).workers())
+    checked = require_acceptable(backend, spec)
     most = backend.settings.max_queued_jobs
     if not backend.jobs.reserve(job_id, most):
         raise Problem(

@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from services.gateway.capacity import check_capacity
 from services.gateway.deps import Backend
+from services.gateway.job_checks import check_job
+from services.gateway.stage_history import add_seconds
 from shared.artifact_store import LocalArtifactStore
 from shared.dataset_kinds import new_states_share, reads_dataset, text_bytes
 from shared.errors import UserError
@@ -19,9 +20,9 @@ from shared.estimate import (
     estimate_steps,
     estimate_tokens,
     state_bytes_per_token,
+    train_memory,
     verifier_starts,
 )
-from shared.fleet import Fleet
 from shared.integrity import absent_or_cut
 from shared.manifests import read_manifest
 from shared.presets import pointer_errors, resolve
@@ -33,7 +34,6 @@ from shared.schemas.spec import JobSpec
 from shared.sizes import human_bytes
 from shared.stage_keys import UPSTREAM, manifest_key, stage_key, stage_parameters
 from shared.store_room import store_room
-from shared.submission import SubmissionError, check_submission
 from shared.verifier_config import VerifierConfig, find_model_folder, read_verifier_config
 from shared.verifier_identity import identify_verifier
 
@@ -63,10 +63,8 @@ def plan_job(backend: Backend, document: dict[str, Any]) -> Plan:
 
 
 def _fill(plan: Plan, spec: JobSpec, backend: Backend) -> None:
-    try:
-        spec = check_submission(spec, backend.artifacts, backend.settings.verifier_url)
-    except SubmissionError as error:
-        plan.problems = [PlanProblem(pointer=field.pointer, message=field.message) for field in error.errors]
+    spec, errors = check_job(backend, spec)
+    plan.problems = [PlanProblem(pointer=field.pointer, message=field.message) for field in errors]
     plan.document, plan.verifier_starts = spec, verifier_starts(spec)
     record, config = _dataset(backend.artifacts, spec.data.dataset), _verifier(spec)
     if config is not None:
@@ -75,10 +73,7 @@ def _fill(plan: Plan, spec: JobSpec, backend: Backend) -> None:
         plan.notes = ["the gateway does not see the verifier's checkpoint: no figures that depend on its shape"]
     if record is not None and config is not None and not plan.problems:
         _fill_stages(plan, spec, record, config, backend.artifacts)
-    try:
-        check_capacity(spec, Fleet(backend.jobs.redis).workers())
-    except SubmissionError as error:
-        plan.problems += [PlanProblem(pointer=field.pointer, message=field.message) for field in error.errors]
+        add_seconds(plan, spec, backend.jobs)
 
 
 def _fill_shape(plan: Plan, spec: JobSpec, config: VerifierConfig) -> None:
@@ -90,6 +85,7 @@ def _fill_shape(plan: Plan, spec: JobSpec, config: VerifierConfig) -> None:
             plan.problems = [PlanProblem(pointer=error.where, message=_text(error))]
     else:
         plan.draft_parameters, plan.draft_parameters_total = parameters, parameters.total
+        plan.gpu_memory_bytes = train_memory(spec, config, parameters) if spec.train.gpus else None
 
 
 def _fill_stages(

@@ -52,6 +52,7 @@ class StagePlan(Document):
     name: Stage
     disk_bytes: Amount = Field(description="New bytes in the artifact store, at the stage's peak.")
     reused: bool = Field(False, description="An equal stage has finished already: nothing is computed.")
+    seconds: float | None = Field(None, description="By the fleet's own history; null where there is none.")
 
 
 class StoreRoom(Document):
@@ -89,6 +90,12 @@ class Plan(Document):
     stages: list[StagePlan] = Field(default_factory=list)
     disk_bytes: Amount | None = Field(None, description="Of all stages that are not reused.")
     steps: int | None = Field(None, description="Optimizer steps, probably.")
+    seconds: float | None = Field(
+        None, description="Of all stages; null where one has no history. Waiting is not in it."
+    )
+    gpu_memory_bytes: Amount | None = Field(
+        None, description="On each GPU that trains the draft; null where none does, or the shape is not known."
+    )
     draft_parameters: DraftParameters | None = None
     draft_parameters_total: int | None = None
     verifier_starts: int | None = Field(None, description="How often vLLM is started, each time loading the weights.")

@@ -6,7 +6,7 @@ import pytest
 from shared.fleet import Fleet
 from shared.job_store import JobStore
 from shared.schemas.fleet import GpuInfo, WorkerRecord
-from shared.schemas.job import now
+from shared.schemas.job import JobRecord, Progress, StageStatus, now
 from tests.integration.gateway.test_cli import eyrie
 from tests.support.gateway_process import GatewayProcess, gateway_process
 
@@ -76,3 +76,36 @@ def test_more_gpus_than_any_worker_has_are_refused_with_what_there_is(http: http
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/train/gpus")
     assert "3 GPUs are asked for and the largest of 1 live workers, on h, has 2" in refused.json()["detail"]
     assert [problem["pointer"] for problem in problems] == ["/train/gpus"]
+
+
+def test_a_plan_tells_the_time_by_jobs_that_were_done_before(http: httpx.Client, dataset: str, jobs: JobStore) -> None:
+    document = {"preset": "tiny", "data": {"dataset": dataset, "system_prompt": "timed"}}
+    unknown = http.post("/v1/jobs/plan", json=document).json()
+    assert (unknown["seconds"], {stage["seconds"] for stage in unknown["stages"]}) == (None, {None})
+    job_id = http.post("/v1/jobs", json=document).json()["id"]
+
+    def finish(record: JobRecord) -> None:
+        for stage in record.stages:
+            stage.status, stage.attempt, stage.seconds = StageStatus.SUCCEEDED, 1, 10.0
+            stage.progress = Progress(done=4, total=4, unit="rows", updated_at=now())
+
+    jobs.update(job_id, finish)
+    plan = http.post("/v1/jobs/plan", json=document).json()
+    seconds = {stage["name"]: stage["seconds"] for stage in plan["stages"]}
+    assert seconds["generate"] == 10.0 / 4 * plan["tokens"]["rows"]
+    assert seconds["train"] == 10.0 / 4 * plan["steps"]
+    assert seconds["publish"] == 10.0
+    assert plan["seconds"] == sum(seconds.values())
+    other = http.post("/v1/jobs/plan", json={**document, "train": {"ttt_steps": 2}}).json()
+    assert {stage["seconds"] for stage in other["stages"] if stage["name"] == "train"} == {None}
+    assert other["seconds"] is None
+
+
+def test_a_plan_tells_the_memory_of_gpus_that_train(http: httpx.Client, dataset: str) -> None:
+    document = {"preset": "tiny", "data": {"dataset": dataset}}
+    assert http.post("/v1/jobs/plan", json=document).json()["gpu_memory_bytes"] is None
+    on_gpu = http.post("/v1/jobs/plan", json={**document, "train": {"gpus": 1, "dtype": "bfloat16"}}).json()
+    memory, parameters = on_gpu["gpu_memory_bytes"], on_gpu["draft_parameters"]
+    total = on_gpu["draft_parameters_total"]
+    assert memory["least"] == 2 * (total + parameters["trained"]) + 8 * parameters["trained"]
+    assert memory["least"] < memory["likely"] < memory["most"]
