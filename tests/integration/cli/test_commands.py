@@ -147,6 +147,10 @@ def test_a_dataset_in_use_is_kept_and_another_is_deleted(shell: Shell, finished:
     made = shell.json("datasets", "upload", str(path), "--name", "mine")["id"]
     assert made in ids(shell.json("datasets", "list"))
     assert "mine" in shell("datasets", "show", made)
+    shell("datasets", "delete", finished.spec.data.dataset, code=5)
+    assert finished.id in shell.errors
+    assert shell("datasets", "delete", made).strip() == f"{made} deleted"
+    shell("datasets", "show", made, code=4)
 
 
 def test_presets_are_documents_to_start_from(shell: Shell) -> None:

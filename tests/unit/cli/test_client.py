@@ -1,5 +1,6 @@
 """The client over a transport of the test's own: repeats what may be repeated, checks what it downloads."""
 
+import base64
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -77,6 +78,20 @@ def test_an_upload_is_not_repeated(tmp_path: Path) -> None:
     with client(handler) as api, pytest.raises(Unreachable):
         api.upload_dataset(path)
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_an_upload_carries_the_checksum_of_what_is_sent(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data" / "p.jsonl"
+    path.write_text("{}\n" * 1000)
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        digest = base64.b64encode(hashlib.sha256(request.read()).digest()).decode()
+        return httpx.Response(201, json={"same": request.headers["content-digest"] == f"sha-256=:{digest}:"})
+
+    with client(handler) as api:
+        assert api.upload_dataset(path if kind == "file" else path.parent) == {"same": True}
 
 
 def test_lists_go_over_pages_up_to_the_limit() -> None:
