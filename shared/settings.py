@@ -41,9 +41,6 @@ class Settings(BaseSettings):
         pattern=r"^(https?://[^/@]+(/.*)?)?$",
         description="Base URL of the fleet's own verifier, without /v1; every job shows it, so no password in it.",
     )
-    verifier_start_timeout_s: int = Field(
-        3600, ge=10, description="Seconds that a started verifier may take to answer."
-    )
     gpus: str = Field(
         "",
         validation_alias=AliasChoices("EYRIE_GPUS", "GPUS"),
