@@ -37,8 +37,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageSite]:
 
 
 @pytest.fixture(scope="session")
-def furniture(site: PageSite) -> Furniture:
-    return furnish(site)
+def gallery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageSite]:
+    """A site of its own for what is only looked at: its workers are busy for good."""
+    with page_site(tmp_path_factory.mktemp("gallery")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def furniture(gallery: PageSite) -> Furniture:
+    return furnish(gallery)
 
 
 @pytest.fixture(scope="session")
@@ -80,14 +87,15 @@ OpenWindow = Callable[..., Window]
 
 
 @pytest.fixture
-def window(browser: Browser, site: PageSite) -> Iterator[OpenWindow]:
+def window(browser: Browser, request: pytest.FixtureRequest) -> Iterator[OpenWindow]:
     """Opens windows; at the end none of them may have had an error."""
     opened: list[Window] = []
 
-    def make(width: int = 1440, dark: bool = False, url: str = site.url) -> Window:
+    def make(width: int = 1440, dark: bool = False, at: PageSite | None = None, url: str | None = None) -> Window:
         context = browser.new_context(viewport=WIDTHS[width], color_scheme="dark" if dark else "light")
         context.set_default_timeout(PATIENCE_MS)
-        made = Window(context.new_page(), url)
+        address = url or (at or request.getfixturevalue("site")).url
+        made = Window(context.new_page(), address)
         follow(made)
         opened.append(made)
         return made
@@ -103,6 +111,12 @@ def window(browser: Browser, site: PageSite) -> Iterator[OpenWindow]:
 def page(window: OpenWindow) -> Page:
     """A window of a desk's width, at the list of jobs."""
     return window().open()
+
+
+@pytest.fixture
+def gallery_page(window: OpenWindow, gallery: PageSite, furniture: Furniture) -> Page:
+    """The same, where there is something of everything."""
+    return window(at=gallery).open()
 
 
 @pytest.fixture(scope="session")

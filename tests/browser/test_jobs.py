@@ -17,7 +17,7 @@ def fill_form(page: Page, name: str, metadata: dict[str, str]) -> None:
     page.get_by_label("or upload one").set_input_files(
         {"name": f"{name}.jsonl", "mimeType": "text/plain", "buffer": PROMPTS}
     )
-    expect(page.get_by_text("Uploaded")).to_be_visible()
+    expect(page.get_by_text(re.compile("^Uploaded .* rows"))).to_be_visible()
     for key, value in metadata.items():
         page.get_by_label("New key").fill(key)
         page.get_by_role("button", name="Add").click()
@@ -122,7 +122,7 @@ def test_logs_follow_into_later_stages(page: Page, site: PageSite) -> None:
     log = page.locator(".log")
     expect(log).to_contain_text("prepare begins")
     expect(log).to_contain_text("step 12: loss")
-    expect(log).to_contain_text("publish")
+    expect(log).to_contain_text("evaluate is done")
     expect(page.get_by_text("The job has ended.")).to_be_visible()
     page.get_by_label("Stage").select_option("train")
     expect(log).to_contain_text("step 12: loss")

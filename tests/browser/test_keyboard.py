@@ -2,7 +2,7 @@
 
 from playwright.sync_api import Page, expect
 
-from tests.support.page_site import Furniture, PageSite
+from tests.support.page_site import PageSite
 
 MOST_STEPS = 60
 
@@ -70,14 +70,14 @@ def test_a_job_is_planned_with_the_keyboard_alone(page: Page, site: PageSite) ->
     expect(page.get_by_role("button", name="Submit", exact=True)).to_be_focused()
 
 
-def test_drafts_are_ticked_and_compared_with_the_keyboard_alone(page: Page, furniture: Furniture) -> None:
-    page.locator("nav.places a[href='#/drafts']").focus()
-    page.keyboard.press("Enter")
-    expect(page.locator(".draft-row").nth(1)).to_be_visible()
+def test_drafts_are_ticked_and_compared_with_the_keyboard_alone(gallery_page: Page) -> None:
+    gallery_page.locator("nav.places a[href='#/drafts']").focus()
+    gallery_page.keyboard.press("Enter")
+    expect(gallery_page.locator(".draft-row").nth(1)).to_be_visible()
     for row in (1, 2):
-        tab_to(page, f".draft-row:nth-child({row}) input")
-        page.keyboard.press("Space")
-    page.get_by_role("button", name="Compare").focus()
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", level=1, name="Compare drafts")).to_be_focused()
-    expect(page.locator(".measured").first).to_be_visible()
+        tab_to(gallery_page, f".draft-row:nth-child({row}) input")
+        gallery_page.keyboard.press("Space")
+    gallery_page.get_by_role("button", name="Compare").focus()
+    gallery_page.keyboard.press("Enter")
+    expect(gallery_page.get_by_role("heading", level=1, name="Compare drafts")).to_be_focused()
+    expect(gallery_page.locator(".measured").first).to_be_visible()

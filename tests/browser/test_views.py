@@ -44,10 +44,10 @@ VIEWS: dict[str, tuple[Route, str]] = {
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_view_can_be_read_by_everybody(
-    view: str, width: int, dark: bool, window: OpenWindow, site: PageSite, furniture: Furniture, screenshots: Path
+    view: str, width: int, dark: bool, window: OpenWindow, gallery: PageSite, furniture: Furniture, screenshots: Path
 ) -> None:
     address, complete = VIEWS[view]
-    page = window(width, dark).open(address(furniture, site))
+    page = window(width, dark, at=gallery).open(address(furniture, gallery))
     expect(page.locator(complete).first).to_be_attached()
     expect(page.locator(".loading")).to_have_count(0)
     page.screenshot(path=screenshots / f"{view}-{width}{'-dark' if dark else ''}.png", full_page=True)
