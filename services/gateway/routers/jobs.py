@@ -34,7 +34,7 @@ REPLAYED = {"Idempotent-Replayed": "true"}
         200: {"model": JobView, "description": "The first answer again, for an idempotency key that was used"},
         201: {"description": "The new job", "headers": LOCATION},
         409: {"description": "The first request with this idempotency key is under way"},
-        429: {"description": "Too many jobs wait, or the artifact store has no room for what this one makes"},
+        429: {"description": "Too many jobs wait"},
     },
     openapi_extra={"requestBody": JOB_BODY},
 )
