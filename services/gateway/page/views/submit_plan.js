@@ -31,15 +31,10 @@ function facts(plan) {
     ["Disk", plan.disk_bytes && html`${bytes(plan.disk_bytes.likely)} <span class="sub">${range(plan.disk_bytes, bytes)}</span>`],
     ["Store has left", bytes(Math.max(0, left(plan.store)))],
     ["Draft", plan.draft_parameters && `${compact(plan.draft_parameters_total)} parameters, ${compact(plan.draft_parameters.trained)} of them trained`],
-    ["GPU memory for training", memory(plan.gpu_memory ?? plan.gpu_bytes)],
+    ["GPU memory for training", plan.gpu_memory_bytes && html`${bytes(plan.gpu_memory_bytes.likely)} <span class="sub">${range(plan.gpu_memory_bytes, bytes)}</span>`],
     ["vLLM starts", plan.verifier_starts],
-    ["Time", Number.isFinite(plan.seconds) ? duration(plan.seconds) : (plan.seconds?.likely ?? null) && duration(plan.seconds.likely)],
+    ["Time", plan.seconds === null ? "not known yet" : duration(plan.seconds)],
   ];
-}
-
-function memory(amount) {
-  if (amount === null || amount === undefined) return null;
-  return bytes(typeof amount === "number" ? amount : amount.likely);
 }
 
 function range({ least, most }, show) {
@@ -54,12 +49,13 @@ function left(store) {
 function Stages({ plan }) {
   return html`<div class="table-wrap" tabindex="0" role="region" aria-label="Cost by stage">
     <table>
-      <thead><tr><th>Stage</th><th class="num">Disk</th><th>New</th></tr></thead>
+      <thead><tr><th>Stage</th><th class="num">Disk</th><th class="num">Time</th><th>New</th></tr></thead>
       <tbody>
         ${plan.stages.map(
           (stage) => html`<tr key=${stage.name}>
             <td>${stage.name}</td>
             <td class="num">${stage.reused ? "–" : bytes(stage.disk_bytes.likely)}</td>
+            <td class="num">${stage.reused ? "–" : duration(stage.seconds)}</td>
             <td>${stage.reused ? "reused: an equal stage has finished" : "computed"}</td>
           </tr>`,
         )}
