@@ -57,8 +57,6 @@ export function SubmitView({ params }) {
       </form>
       <div class="submit-side">
         <${JsonEditor} draft=${draft} />
-        <${PlanCard} plan=${planned ? plan.plan : null} outdated=${plan !== null && !planned} />
-        <${Problem} error=${error?.text === text ? error.error : null} />
         <div class="submit-buttons">
           <button type="button" class="button" disabled=${busy !== null || draft.problem !== null} onClick=${makePlan}>
             ${busy === "plan" ? "Planning…" : "Plan"}
@@ -68,6 +66,8 @@ export function SubmitView({ params }) {
           </button>
           <span class="sub">${hint(plan, planned)}</span>
         </div>
+        <${PlanCard} plan=${planned ? plan.plan : null} outdated=${plan !== null && !planned} />
+        <${Problem} error=${error?.text === text ? error.error : null} />
       </div>
     </div>`;
 }
