@@ -1,11 +1,16 @@
 """Settings of all services, from the environment (`EYRIE_...`), with one meaning everywhere."""
 
+import os
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Self
+from urllib.parse import quote, urlsplit, urlunsplit
 
-from pydantic import AliasChoices, Field, field_validator
+from pydantic import AliasChoices, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from shared.errors import UserError
 
 
 class Settings(BaseSettings):
@@ -19,6 +24,9 @@ class Settings(BaseSettings):
         "redis://127.0.0.1:6379/0",
         validation_alias=AliasChoices("EYRIE_REDIS_URL", "REDIS_URL"),
         description="Redis with jobs, queue and leases.",
+    )
+    redis_password_file: Path | None = Field(
+        None, description="File with Redis's password, where the URL has none: a URL shows in `docker inspect`."
     )
     store_root: Path = Field(Path("var/store"), description="Artifact store: a folder that gateway and workers share.")
     exchange_root: Path = Field(
@@ -67,13 +75,62 @@ class Settings(BaseSettings):
     sse_keep_alive_s: float = Field(15.0, gt=0, description="Seconds between two keep-alive comments of a stream.")
     reconcile_interval_s: float = Field(3.0, gt=0, description="Seconds between two looks of the reconciler.")
 
-    @field_validator("api_key_file", mode="before")
+    @field_validator("api_key_file", "redis_password_file", mode="before")
     @classmethod
     def _nothing_is_none(cls, value: object) -> object:
         return None if value == "" else value
 
+    @field_validator("redis_password_file")
+    @classmethod
+    def _is_a_password(cls, file: Path | None, info: ValidationInfo) -> Path | None:
+        if file is not None:
+            read_password(file)
+            if urlsplit(info.data.get("redis_url", "")).password:
+                raise ValueError("EYRIE_REDIS_URL has a password already: take it out of there")
+        return file
+
+    @model_validator(mode="after")
+    def _password_into_url(self) -> Self:
+        if self.redis_password_file is not None:
+            parts = urlsplit(self.redis_url)
+            user, host = parts.username or "", parts.netloc.rsplit("@", 1)[-1]
+            password = quote(read_password(self.redis_password_file), safe="")
+            url = urlunsplit(parts._replace(netloc=f"{user}:{password}@{host}"))
+            self.__dict__["redis_url"] = url  # an assignment would count as somebody's own choice of a URL
+        return self
+
+
+def read_password(file: Path) -> str:
+    """The password in a file; white space around it does not count.
+
+    Raises:
+        ValueError: the file cannot be read, or is empty.
+    """
+    try:
+        password = file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read by user {os.getuid()}: {error.strerror}") from None
+    if not password:
+        raise ValueError(f"{file} is empty: write the password into it")
+    return password
+
 
 @cache
 def get_settings() -> Settings:
-    """The settings of this process, read once."""
-    return Settings()
+    """The settings of this process, read once.
+
+    Raises:
+        UserError: a variable does not hold what it should.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        wrong = (f"{variable_name(item['loc'])}: {item['msg']}" for item in error.errors())
+        text = "; ".join(wrong).replace(": Value error, ", ": ")
+        raise UserError(text, hint="correct the environment variable") from None
+
+
+def variable_name(place: tuple[int | str, ...]) -> str:
+    """The environment variable of a setting; those with several names are called by one of them already."""
+    name = str(place[0]).upper()
+    return name if name.startswith("EYRIE_") or name in ("REDIS_URL", "GPUS") else f"EYRIE_{name}"

@@ -17,8 +17,8 @@ BAD_SETTINGS = 2
 def main() -> int:
     """Serve until SIGTERM or SIGINT; requests under way are finished first."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    settings = get_settings()
     try:
+        settings = get_settings()
         app = create_app(settings)
         backend: Backend = app.state.backend
         require_guarded(settings.gateway_host, needed=backend.keys_needed, insecure=settings.insecure_no_api_key)

@@ -29,7 +29,7 @@ from services.worker.run_control import RunControl
 from services.worker.station import BEAT_S, Station
 from services.worker.supervision import PARENT_VARIABLE, STORE_VARIABLE, WORKER_VARIABLE, die_with_parent
 from shared.artifact_store import LocalArtifactStore
-from shared.errors import EyrieError
+from shared.errors import EyrieError, UserError
 from shared.ids import new_id
 from shared.job_store import JobNotFound, JobStore
 from shared.queue import ENTRY_POINT, JobQueue
@@ -128,10 +128,13 @@ def run_job(job_id: str, attempt: int) -> None:
 def main() -> int:
     """Work until told to stop; a Redis that goes away is waited for."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
-    settings = get_settings()
-    queue = JobQueue(settings.redis_url)
     try:
+        settings = get_settings()
+        queue = JobQueue(settings.redis_url)
         queue.redis.ping()
+    except UserError as error:
+        print(f"worker: {error}", file=sys.stderr)
+        return BAD_INPUT
     except RedisError as error:
         print(f"worker: Redis does not answer at {_without_password(settings.redis_url)}: {error}", file=sys.stderr)
         return 1

@@ -15,7 +15,7 @@ from services.cli.doctor.checks import Check, Finding, run_checks
 from services.cli.doctor.machine import check_exchange, check_shared_memory, check_store, check_versions
 from services.cli.doctor.servers import check_gateway, check_redis, check_verifier
 from services.cli.options import Output, OutputOption, UrlOption, console, print_json
-from shared.settings import Settings
+from shared.settings import Settings, variable_name
 
 EXIT_PROBLEMS = 1
 GRACE_S = 5.0  # for what is left of a probe that was ended
@@ -84,16 +84,10 @@ def _settings_problems() -> dict[str, Finding]:
     try:
         Settings()
     except ValidationError as error:
-        wrong = [f"{_variable(item['loc'])}: {item['msg']}" for item in error.errors()]
+        wrong = [f"{variable_name(item['loc'])}: {item['msg']}" for item in error.errors()]
         hint = "correct the environment variables; until then the other checks go by the defaults"
         return {"settings": Finding("problem", "; ".join(wrong), hint)}
     return {}
-
-
-def _variable(place: tuple[int | str, ...]) -> str:
-    """The environment variable of a setting; those with several names are called by one of them already."""
-    name = str(place[0]).upper()
-    return name if name.startswith("EYRIE_") or name in ("REDIS_URL", "GPUS") else f"EYRIE_{name}"
 
 
 def _print(report: dict[str, Any]) -> None:
