@@ -14,7 +14,8 @@ from tests.support.wait import wait_until
 
 TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
 POLL_S = 0.2
-ENDED_EVERY = 25  # a job that has ended is looked at so much more rarely
+MOVING = frozenset({"running", "pausing", "cancelling"})
+RARELY = 20  # one that waits or has ended is looked at so much less often
 TIMEOUT_S = 10.0
 
 
@@ -154,12 +155,11 @@ class Driver:
         return job if job["status"] in TERMINAL else None
 
     def _watch(self) -> None:
-        looks = 0
+        looks, latest = 0, dict[str, Look]()
         while not self._stop.wait(POLL_S):
             looks += 1
-            ended = {look.job for look in self.history if look.status in TERMINAL}
             for job_id in list(self.accepted):
-                if job_id in ended and looks % ENDED_EVERY:
+                if looks % RARELY and job_id in latest and latest[job_id].status not in MOVING:
                     continue
                 for url in self.site.urls()[:1]:
                     try:
@@ -167,7 +167,8 @@ class Driver:
                     except httpx.TransportError:
                         continue
                     if response.is_success:
-                        self.history.append(_look(response.json()))
+                        latest[job_id] = _look(response.json())
+                        self.history.append(latest[job_id])
 
 
 def _look(job: dict[str, Any]) -> Look:
