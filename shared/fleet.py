@@ -74,7 +74,9 @@ class Fleet:
         pipeline = self.redis.pipeline()
         pipeline.sadd(index, entry_id)
         pipeline.set(_key(index, entry_id), entry.model_dump_json(), px=int(life_s * 1000))
-        pipeline.execute()
+        is_new, _ = pipeline.execute()
+        if is_new:
+            self._remove_gone(index)
 
     def _leave(self, index: str, entry_id: str) -> None:
         self.redis.srem(index, entry_id)
@@ -83,10 +85,17 @@ class Fleet:
     def _entries(self, index: str, kind: type[Entry]) -> list[Entry]:
         ids = sorted(cast("set[str]", self.redis.smembers(index)))
         texts = cast("list[str | None]", self.redis.mget([_key(index, i) for i in ids])) if ids else []
-        gone = [i for i, text in zip(ids, texts, strict=True) if text is None]
-        if gone:
-            self.redis.srem(index, *gone)  # one that lives after all enters itself again
         return [kind.model_validate_json(text) for text in texts if text is not None]
+
+    def _remove_gone(self, index: str) -> None:
+        """Have the ids forgotten whose entries have expired; one that lives after all enters itself again.
+
+        Readers change nothing: whoever is new here clears away.
+        """
+        ids = sorted(cast("set[str]", self.redis.smembers(index)))
+        gone = [i for i in ids if not self.redis.exists(_key(index, i))]
+        if gone:
+            self.redis.srem(index, *gone)
 
 
 def _key(index: str, entry_id: str) -> str:

@@ -133,6 +133,11 @@ class GpuLeases:
         self.redis.zrem(LINE, token)
         self.redis.delete(f"{PREFIX}gpus:wait:{token}")
 
+    def waiting(self) -> int:
+        """How many runs stand in line now."""
+        tokens = cast("list[str]", self.redis.zrange(LINE, 0, -1))
+        return int(self.redis.exists(*[f"{PREFIX}gpus:wait:{token}" for token in tokens])) if tokens else 0
+
     def renew(self, holder: GpuHolder, gpus: list[str], lease_s: float) -> bool:
         """Prolong leases, also those that expired or that Redis lost; False when another run had one meanwhile."""
         arguments = (PREFIX, holder.token, holder.model_dump_json(), int(lease_s * 1000), *gpus)

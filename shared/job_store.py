@@ -22,6 +22,7 @@ from redis.exceptions import RedisError, WatchError
 
 from shared.artifact_store import LocalArtifactStore
 from shared.errors import ArtifactStoreError, InternalError
+from shared.figures import ATTEMPTS_ENDED, JOBS_ENDED, Tally
 from shared.ids import is_id, new_id
 from shared.job_archive import JobArchive
 from shared.job_lists import FIELDS, JOBS, JobLists, JobNotFound, record_of, status_key
@@ -144,7 +145,7 @@ class JobStore(JobLists):
                     return before
                 _stamp(record, before.status)
                 try:
-                    self._write(pipeline, record, before.status)
+                    self._write(pipeline, record, before)
                 except WatchError:
                     continue
             self._publish(record, before)
@@ -202,18 +203,19 @@ class JobStore(JobLists):
                 return False
         return True
 
-    def _write(self, pipeline: Any, record: JobRecord, before: JobStatus) -> None:
+    def _write(self, pipeline: Any, record: JobRecord, before: JobRecord) -> None:
         pipeline.multi()
         pipeline.hset(job_key(record.id), mapping=_hash_fields(record))
         if all(stage.status != StageStatus.RUNNING for stage in record.stages):
             pipeline.hdel(job_key(record.id), "progress")
-        if record.status != before:
-            pipeline.srem(status_key(before), record.id)
+        if record.status != before.status:
+            pipeline.srem(status_key(before.status), record.id)
             if record.status in ACTIVE:
                 pipeline.sadd(status_key(record.status), record.id)
             else:
                 pipeline.hset(ENDED, record.id, record.model_dump_json())
         pipeline.zadd(UNKEPT, {record.id: record.version})
+        _ends(record, before).send(pipeline)
         pipeline.execute()
 
     def _publish(self, record: JobRecord, before: JobRecord) -> None:
@@ -247,6 +249,18 @@ def _stamp(record: JobRecord, before: JobStatus) -> None:
     if record.status in TERMINAL and before not in TERMINAL:
         record.finished_at = record.updated_at
         record.token = None
+
+
+def _ends(record: JobRecord, before: JobRecord) -> Tally:
+    """What a change adds to the figures: an attempt that ended, a job that ended."""
+    tally = Tally()
+    running = {attempt.number for attempt in before.attempts if attempt.ended_at is None}
+    for attempt in record.attempts:
+        if attempt.number in running and attempt.ended_at is not None:
+            tally.count(ATTEMPTS_ENDED, [attempt.reason or ""])
+    if record.status in TERMINAL:
+        tally.count(JOBS_ENDED, [record.status, record.status_reason or ""])
+    return tally
 
 
 def _change_event(record: JobRecord) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pydantic import AliasChoices, Field, ValidationError, ValidationInfo, field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.errors import UserError
+from shared.logs import LogFormat
 
 
 class Settings(BaseSettings):
@@ -58,6 +59,15 @@ class Settings(BaseSettings):
         Path(tempfile.gettempdir()) / "eyrie-gpus",
         description="Folder of this host, shared by its workers, with a lock for each GPU.",
     )
+    worker_burst: bool = Field(
+        False,
+        description="Have a worker take one job, or none when none waits, and end: for autoscaled Kubernetes jobs.",
+    )
+    worker_metrics_port: int | None = Field(
+        None, ge=1, le=65535, description="Port of a worker's own `/metrics`; none: it opens none."
+    )
+    worker_metrics_host: str = Field("127.0.0.1", description="Address of a worker's own `/metrics`.")
+    log_format: LogFormat = Field("text", description="`text`, or `json`: one JSON object a line.")
     max_upload_bytes: int = Field(64 * 1024**3, ge=1, description="Largest dataset file.")
     max_row_bytes: int = Field(16 * 1024**2, ge=1024, description="Longest line of a dataset file.")
     store_quota_bytes: int | None = Field(
@@ -75,7 +85,7 @@ class Settings(BaseSettings):
     sse_keep_alive_s: float = Field(15.0, gt=0, description="Seconds between two keep-alive comments of a stream.")
     reconcile_interval_s: float = Field(3.0, gt=0, description="Seconds between two looks of the reconciler.")
 
-    @field_validator("api_key_file", "redis_password_file", mode="before")
+    @field_validator("api_key_file", "redis_password_file", "worker_metrics_port", mode="before")
     @classmethod
     def _nothing_is_none(cls, value: object) -> object:
         return None if value == "" else value

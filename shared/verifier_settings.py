@@ -59,6 +59,9 @@ class VerifierSettings(BaseSettings):
     draft_path: Path | None = Field(None, description="Folder of the draft in `draft` mode.")
     num_speculative_tokens: int = Field(3, ge=1, le=16, description="Tokens that the draft proposes at a time.")
     tensor_parallel_size: int = Field(1, ge=1, description="GPUs that one layer is spread over.")
+    nodes: int = Field(1, ge=1, description="Hosts that one verifier is spread over; each runs this service.")
+    node_rank: int = Field(0, ge=0, description="Which of the hosts this is; 0 answers requests and captures states.")
+    head_address: str | None = Field(None, description="Address of host 0, with several hosts.")
     max_model_len: int | None = Field(
         None, ge=16, description="Longest prompt and answer in tokens; None: 2048 on CPU, else the model's."
     )
@@ -95,6 +98,10 @@ class VerifierSettings(BaseSettings):
                 "trust_remote_code needs revision: a commit of 40 hexadecimal digits, as the code under a branch or a "
                 "tag may change"
             )
+        if self.node_rank >= self.nodes:
+            raise ValueError(f"node_rank is {self.node_rank}, with nodes {self.nodes} it lies below {self.nodes}")
+        if self.nodes > 1 and not self.head_address:
+            raise ValueError("several nodes need head_address: where host 0 is found")
         if self.mode is VerifierMode.DRAFT and self.draft_path is None:
             raise ValueError("mode draft needs draft_path: the folder of the draft")
         return self

@@ -7,10 +7,14 @@ from collections import Counter
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from shared.job_store import JobStore
+from services.gateway.fleet_metrics import FleetCollector
+from services.gateway.waiting import oldest_waiting_s
+from shared.figures import SUM, Reading, read_figures
+from shared.job_store import UNKEPT, JobStore
+from shared.queue import JobQueue
 from shared.schemas.job import JobStatus
 from shared.stage_counts import read_counts
 
@@ -18,19 +22,22 @@ SCAN = 1000
 
 
 class ServiceCollector(Collector):
-    """Jobs by status, and items by stage and outcome.
+    """Jobs by status, how long they wait, and the running totals of stages, drafts and the verifier.
 
     Raises:
         RedisError: from `collect`, when Redis cannot be asked.
     """
 
-    def __init__(self, jobs: JobStore) -> None:
-        self.jobs = jobs
+    def __init__(self, jobs: JobStore, queue: JobQueue) -> None:
+        self.jobs, self.queue = jobs, queue
 
     def collect(self) -> Iterator[Metric]:
         """Read the figures."""
         yield self._jobs()
+        yield from self._queue()
         yield self._items()
+        for reading in read_figures(self.jobs.redis):
+            yield _histogram(reading) if reading.figure.bounds else _counter(reading)
 
     def _jobs(self) -> Metric:
         gauge = GaugeMetricFamily("eyrie_jobs", "Jobs by status.", labels=["status"])
@@ -42,6 +49,14 @@ class ServiceCollector(Collector):
             gauge.add_metric([status], count)
         return gauge
 
+    def _queue(self) -> Iterator[Metric]:
+        text = "Seconds since the job that has waited longest was put in line; 0 when none waits."
+        yield GaugeMetricFamily("eyrie_queue_age_seconds", text, value=oldest_waiting_s(self.jobs))
+        text = "Messages in the queue: attempts that no worker has taken yet."
+        yield GaugeMetricFamily("eyrie_queue_messages", text, value=self.queue.waiting())
+        text = "Jobs whose latest version is in Redis only, since the artifact store could not take it."
+        yield GaugeMetricFamily("eyrie_jobs_unkept", text, value=float(self.jobs.redis.zcard(UNKEPT)))
+
     def _items(self) -> Metric:
         text = "Items that stages took in, by what became of them; reused stages are not counted again."
         labels = ["stage", "unit", "outcome", "reason"]
@@ -51,8 +66,25 @@ class ServiceCollector(Collector):
         return counter
 
 
-def service_registry(jobs: JobStore) -> CollectorRegistry:
+def service_registry(jobs: JobStore, queue: JobQueue) -> CollectorRegistry:
     """A registry that holds nothing but the service's own figures."""
-    registry = CollectorRegistry()
-    registry.register(ServiceCollector(jobs))
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(ServiceCollector(jobs, queue))
+    registry.register(FleetCollector(jobs))
     return registry
+
+
+def _counter(reading: Reading) -> Metric:
+    figure = reading.figure
+    counter = CounterMetricFamily(figure.name, figure.text, labels=figure.labels)
+    for labels, parts in reading.values.items():
+        counter.add_metric(labels, parts.get("", 0))
+    return counter
+
+
+def _histogram(reading: Reading) -> Metric:
+    figure = reading.figure
+    histogram = HistogramMetricFamily(figure.name, figure.text, labels=figure.labels)
+    for labels, parts in reading.values.items():
+        histogram.add_metric(labels, buckets=list(reading.cumulative(parts)), sum_value=parts.get(SUM, 0))
+    return histogram

@@ -57,7 +57,7 @@ def prepare() -> tuple[Checked, Command]:
 def announce(checked: Checked) -> None:
     """Leave a note in the shared folder that says which layers are captured, for the workers to hold jobs against."""
     settings = checked.settings
-    if settings.mode is VerifierMode.CAPTURE:
+    if settings.mode is VerifierMode.CAPTURE and settings.node_rank == 0:
         note = settings.shared_folder / capture_note_name(settings.served_model_name or settings.model)
         note.write_text(json.dumps({"layer_ids": list(checked.layer_ids)}), encoding="utf-8")
 

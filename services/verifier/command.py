@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from services.verifier.model_config import Checked
@@ -16,6 +17,7 @@ from shared.verifier_settings import Device, VerifierMode, VerifierSettings
 CONNECTOR = "EyrieHiddenStatesConnector"
 CONNECTOR_MODULE = "services.verifier.connector"
 PLUGIN = "eyrie_cpu_blocks"
+JSON_LOGGING = Path(__file__).with_name("json_logging.json")
 CPU_MAX_MODEL_LEN, CPU_MAX_NUM_SEQS, CPU_MAX_BATCHED_TOKENS = 2048, 32, 2048
 
 
@@ -38,12 +40,23 @@ def build_command(checked: Checked, *, device: Device, cores: int, base: Mapping
     """
     settings = checked.settings
     on_cpu = device is Device.CPU
-    argv = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", settings.model]
+    argv = [sys.executable, "-m", *_server(settings)]
     argv += _identity(settings)
     argv += _limits(settings, on_cpu)
     argv += _parsers(settings)
     argv += _mode(checked)
     return Command((*argv, *settings.extra_args), _environment(settings, checked, on_cpu, cores, base))
+
+
+def _server(settings: VerifierSettings) -> list[str]:
+    """vLLM's server; on hosts but the first, what serves no requests and works for the first one."""
+    if settings.nodes == 1:
+        return ["vllm.entrypoints.openai.api_server", "--model", settings.model]
+    group = ["--nnodes", str(settings.nodes), "--node-rank", str(settings.node_rank)]
+    group += ["--master-addr", str(settings.head_address)]
+    if settings.node_rank == 0:
+        return ["vllm.entrypoints.openai.api_server", "--model", settings.model, *group]
+    return ["vllm.entrypoints.cli.main", "serve", settings.model, "--headless", *group]
 
 
 def _identity(settings: VerifierSettings) -> list[str]:
@@ -136,6 +149,8 @@ def _environment(
         "VLLM_HOST_IP": "127.0.0.1",  # vLLM's own processes, all on this host
         "TOKENIZERS_PARALLELISM": "false",
     }
+    if base.get("EYRIE_LOG_FORMAT") == "json":
+        ours["VLLM_LOGGING_CONFIG_PATH"] = str(JSON_LOGGING)  # of vLLM and of its uvicorn
     if checked.folder is not None:
         ours |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if on_cpu:

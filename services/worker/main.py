@@ -1,7 +1,8 @@
 """The worker: an RQ worker that takes one function only, and runs each job in a forked work horse.
 
 Run it with `python -m services.worker`. Its process imports no torch; stages do, in their own processes. SIGTERM lets
-the running stage save what it has, hands the job to another worker, and ends this one.
+the running stage save what it has, hands the job to another worker, and ends this one. With `EYRIE_WORKER_BURST` it
+ends after one job, or at once when none waits.
 """
 
 import contextlib
@@ -28,10 +29,12 @@ from services.worker.pipeline import JobRun
 from services.worker.run_control import RunControl
 from services.worker.station import BEAT_S, Station
 from services.worker.supervision import PARENT_VARIABLE, STORE_VARIABLE, WORKER_VARIABLE, die_with_parent
+from services.worker.worker_figures import WorkerFigures, served
 from shared.artifact_store import LocalArtifactStore
 from shared.errors import EyrieError, UserError
 from shared.ids import new_id
 from shared.job_store import JobNotFound, JobStore
+from shared.logs import log_context, set_up_logging, without_secrets
 from shared.queue import ENTRY_POINT, JobQueue
 from shared.settings import Settings, get_settings
 
@@ -119,37 +122,41 @@ def run_job(job_id: str, attempt: int) -> None:
     die_with_parent()  # a killed worker's job is handed over like a stopped one's
     jobs = _job_store(settings)
     control = RunControl(jobs, job_id, new_id("run"), settings.run_lease_s, stopping)
-    try:
-        JobRun(jobs, _queue(settings), settings, control, attempt, socket.gethostname()).run()
-    except JobNotFound:
-        log.warning("job %s: there is no such record; its message is dropped", job_id)
+    with log_context(job=job_id, attempt=attempt):
+        try:
+            JobRun(jobs, _queue(settings), settings, control, attempt, socket.gethostname()).run()
+        except JobNotFound:
+            log.warning("job %s: there is no such record; its message is dropped", job_id)
 
 
 def main() -> int:
     """Work until told to stop; a Redis that goes away is waited for."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
     try:
         settings = get_settings()
+        set_up_logging("worker", settings.log_format)
         queue = JobQueue(settings.redis_url)
         queue.redis.ping()
     except UserError as error:
         print(f"worker: {error}", file=sys.stderr)
         return BAD_INPUT
     except RedisError as error:
-        print(f"worker: Redis does not answer at {_without_password(settings.redis_url)}: {error}", file=sys.stderr)
+        print(f"worker: Redis does not answer at {without_secrets(settings.redis_url)}: {error}", file=sys.stderr)
         return 1
+    figures = WorkerFigures(settings)
     try:
-        while not _work(queue, settings):
-            log.warning("Redis went away; waiting for it")
-            time.sleep(REDIS_RETRY_S)
+        with served(figures, settings):
+            while not _work(queue, settings, figures):
+                log.warning("Redis went away; waiting for it")
+                time.sleep(REDIS_RETRY_S)
     except EyrieError as error:
         print(f"worker: {error}", file=sys.stderr)
         return BAD_INPUT
     return 0
 
 
-def _work(queue: JobQueue, settings: Settings) -> bool:
-    """Work on what comes; True when told to stop, False when Redis went away (and no job runs here any more).
+def _work(queue: JobQueue, settings: Settings, figures: WorkerFigures) -> bool:
+    """Work on what comes; True when there is nothing more to do here, False when Redis went away (and no job runs here
+    any more).
 
     Raises:
         EyrieError: the settings name what is not there.
@@ -167,20 +174,21 @@ def _work(queue: JobQueue, settings: Settings) -> bool:
     except RedisError as error:
         log.warning("Redis does not answer: %s", error)
         return False
-    worker.station = Station(worker.name, VERSION, _job_store(settings), settings)
+    worker.station = Station(worker.name, VERSION, _job_store(settings), settings, figures)
     os.environ |= {
         STORE_VARIABLE: str(settings.store_root.absolute()),
         WORKER_VARIABLE: worker.name,
         PARENT_VARIABLE: str(os.getpid()),  # of the work horses
     }
+    burst = settings.worker_burst
     try:
-        worker.work(logging_level="WARNING")
+        worker.work(burst=burst, max_jobs=1 if burst else None, logging_level="WARNING")
     except RedisError as error:
         log.warning("Redis does not answer: %s", error)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # RQ's handler would speak for a worker that works no more
     worker.close()
     worker.station.sign_off()
-    return worker.told_to_stop
+    return worker.told_to_stop or burst
 
 
 def _job_store(settings: Settings) -> JobStore:
@@ -190,10 +198,6 @@ def _job_store(settings: Settings) -> JobStore:
 
 def _queue(settings: Settings) -> JobQueue:
     return JobQueue(settings.redis_url, Redis.from_url(settings.redis_url, socket_timeout=REDIS_TIMEOUT_S))
-
-
-def _without_password(url: str) -> str:
-    return url.rsplit("@", 1)[-1]
 
 
 if __name__ == "__main__":

@@ -39,6 +39,25 @@ def find_gpu(uuid: str) -> GpuInfo | None:
             return None
 
 
+def gpu_load(uuid: str) -> tuple[int, float | None] | None:
+    """Bytes in use on a GPU, and the part of the time that it was busy (None where the driver does not say that).
+
+    None without an answer.
+    """
+    with _nvml() as ready:
+        if not ready:
+            return None
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            used = _used_bytes(handle)
+        except pynvml.NVMLError:
+            return None
+        try:
+            return used, pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+        except pynvml.NVMLError:
+            return used, None
+
+
 def is_empty(uuid: str) -> bool:
     """Tell whether no process has the GPU; False as well when NVML cannot say."""
     with _nvml() as ready:

@@ -23,11 +23,12 @@ from shared.errors import ArtifactStoreError, EyrieError, InternalError
 from shared.fleet import Fleet
 from shared.gpu_wishes import able_workers, wanted_gpus
 from shared.job_store import Fenced, JobNotFound, JobStore
+from shared.logs import log_context
 from shared.queue import JobQueue
 from shared.schemas.job import DONE_STAGES, ErrorDetail, JobRecord, JobStatus, Stage, StageStatus, now
 from shared.schemas.manifest import Manifest
 from shared.settings import Settings
-from shared.stage_counts import count_items
+from shared.stage_counts import count_stage
 
 log = logging.getLogger(__name__)
 REDIS_RETRY_S = 1.0
@@ -70,11 +71,11 @@ class JobRun:
             if record is not None:
                 self.control.end_strays()
                 self._run_stages(record)
-                self._update(attempts.succeed)
+                self._end(attempts.succeed)
         except (CancelRequested, PauseRequested):
-            self._update(attempts.settle)
+            self._end(attempts.settle)
         except WorkerStopping:
-            self._follow(self._update(attempts.hand_over))
+            self._follow(self._end(attempts.hand_over))
         except StageFailed as failure:
             self._fail(failure.detail)
         except EyrieError as error:
@@ -125,7 +126,8 @@ class JobRun:
                 if not inputs.needs_verifier(stage):
                     session.close()
                 inputs.require_same_verifier()
-                inputs.add(self._ensure_stage(record, stage, inputs, session))
+                with log_context(stage=stage.value):
+                    inputs.add(self._ensure_stage(record, stage, inputs, session))
 
     def _ensure_stage(self, record: JobRecord, stage: Stage, inputs: StageInputs, session: VerifierSession) -> Manifest:
         attempt = StageAttempt(record, stage, inputs, self.jobs.artifacts, self.settings, self.control, self.gpus)
@@ -195,11 +197,11 @@ class JobRun:
 
         self._update(change)
         if status == StageStatus.SUCCEEDED:
-            self._insist(lambda: count_items(self.jobs.redis, manifest))
+            self._insist(lambda: count_stage(self.jobs.redis, manifest))
         self._event(stage, status)
 
     def _fail(self, detail: ErrorDetail) -> None:
-        self._follow(self._update(partial(attempts.fail, detail=detail, settings=self.settings)))
+        self._follow(self._end(partial(attempts.fail, detail=detail, settings=self.settings)))
 
     def _follow(self, record: JobRecord) -> None:
         """Put the next attempt in line, if one follows this one."""
@@ -211,6 +213,11 @@ class JobRun:
         else:  # the reconciler puts it in line when the time has passed
             wait_s = record.retry_after_s
             self._insist(lambda: self.jobs.back_off(self.job_id, wait_s))
+
+    def _end(self, change: Callable[[JobRecord], None]) -> JobRecord:
+        record = self._update(change)
+        log.info("job %s: attempt %d is over, the job is %s", self.job_id, self.attempt, record.status)
+        return record
 
     def _update(self, change: Callable[[JobRecord], None]) -> JobRecord:
         return self._insist(lambda: self.jobs.update(self.job_id, change, token=self.token))
@@ -250,6 +257,7 @@ class JobRun:
         return None
 
     def _event(self, stage: Stage, status: StageStatus) -> None:
+        log.info("job %s: %s is %s", self.job_id, stage, status)
         data = {"stage": stage, "status": status, "attempt": self.attempt}
         self._insist(lambda: self.jobs.append_event(self.job_id, "stage", data, token=self.token))
 

@@ -93,6 +93,10 @@ class Reporter:
         """Report something that a person should know although the stage goes on."""
         self._send({"type": "warning", "message": message})
 
+    def figures(self, amounts: Mapping[str, float]) -> None:
+        """Add to the service's running totals (`shared.figures`)."""
+        self._send({"type": "figures", "amounts": dict(amounts)})
+
     def verifier(self, state: VerifierState) -> None:
         """Say what a verifier is doing that this stage has started."""
         self._send({"type": "verifier", "state": state.model_dump(mode="json")})

@@ -21,6 +21,7 @@ from services.worker.stage_context import EVENTS_FD_VARIABLE
 from services.worker.stage_run import STORE_UNUSABLE, StageResult, StageRun
 from services.worker.supervision import JOB_VARIABLE, GuardedProcess, end_tree, marked_environment
 from shared.errors import StageTimeoutError, StatusReason
+from shared.figures import Tally
 from shared.job_store import Fenced
 from shared.schemas.fleet import VerifierState
 from shared.schemas.job import ErrorDetail, Progress, Stage
@@ -141,6 +142,8 @@ class StageSupervisor:
                     self.metrics.update({k: float(v) for k, v in event["values"].items()})
                     data = {"stage": stage, "attempt": self.number, "step": event["step"], **event["values"]}
                     jobs.append_event(job_id, "metric", data, token=token)
+                case "figures":
+                    Tally(event["amounts"]).send(jobs.redis)
                 case "verifier":
                     self._show_verifier(VerifierState.model_validate(event["state"]))
                 case "verifier_gone":

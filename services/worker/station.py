@@ -14,6 +14,7 @@ from services.worker.gpus import LocalGpus
 from services.worker.integrations import installed_loggers
 from services.worker.strays import Strays
 from services.worker.supervision import end_worker_tree
+from services.worker.worker_figures import WorkerFigures
 from shared.fleet import Fleet
 from shared.gpu_leases import GpuLeases
 from shared.job_store import JobStore
@@ -33,8 +34,10 @@ class Station:
         CapacityError: the setting names a GPU that is not there.
     """
 
-    def __init__(self, worker_id: str, version: str, jobs: JobStore, settings: Settings) -> None:
-        self.worker_id, self.version, self.settings = worker_id, version, settings
+    def __init__(
+        self, worker_id: str, version: str, jobs: JobStore, settings: Settings, figures: WorkerFigures
+    ) -> None:
+        self.worker_id, self.version, self.settings, self.figures = worker_id, version, settings, figures
         self.gpus = LocalGpus(settings.gpus, GpuLocks(settings.gpu_lock_folder, jobs.artifacts.root))
         self.fleet, self.leases = Fleet(jobs.redis), GpuLeases(jobs.redis)
         self.strays = Strays(jobs, settings.run_lease_s)
@@ -44,7 +47,9 @@ class Station:
     def beat(self) -> None:
         """Enter the worker again, end dead runs' processes, and free the GPUs that they had. Redis may be away."""
         try:
-            self.fleet.register(self._record(), LIFE_S + self.settings.run_lease_s)
+            record = self._record()
+            self.fleet.register(record, LIFE_S + self.settings.run_lease_s)
+            self.figures.beat(record)
             self.strays.sweep()
             self.gpus.end_quarantines(self.leases)
         except RedisError as error:
@@ -53,11 +58,13 @@ class Station:
     def begin(self, job_id: str | None) -> None:
         """A work horse is about to start with a job."""
         self.job_id = job_id
+        self.figures.begin()
         self.beat()
 
     def end(self) -> None:
         """The work horse is gone, however it went: end what it left, which is nothing unless it was killed."""
         self.job_id = None
+        self.figures.end()
         end_worker_tree(self.worker_id, self.settings.stop_grace_s)
 
     def sign_off(self) -> None:

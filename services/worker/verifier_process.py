@@ -59,7 +59,8 @@ def running_verifier(
     """
     settings = settings.model_copy(update={"host": "127.0.0.1", "port": free_port()})
     url = f"http://{settings.host}:{settings.port}"
-    variables = marked_environment(mark, {**settings.to_environ(), **(environment or {})})
+    text = {"EYRIE_LOG_FORMAT": "text"}  # this log is read by people, and by `LoadingLog`
+    variables = marked_environment(mark, {**settings.to_environ(), **text, **(environment or {})})
     log_path.parent.mkdir(parents=True, exist_ok=True)
     said = LoadingLog(log_path)
     with log_path.open("ab") as log_file:

@@ -18,5 +18,5 @@ EXAMPLE = 'eyrie_jobs{status="queued"} 3.0'
     },
 )
 def get_service_metrics(backend: BackendDep) -> Response:
-    """Show jobs by status, and what became of the items that stages took in."""
-    return Response(generate_latest(service_registry(backend.jobs)), media_type=CONTENT_TYPE_LATEST)
+    """Show jobs, queue, stages, verifier and fleet in figures; `docs/observability.md` lists them."""
+    return Response(generate_latest(service_registry(backend.jobs, backend.queue)), media_type=CONTENT_TYPE_LATEST)

@@ -6,16 +6,15 @@ after `BREAKER_FAILURES` requests in a row have failed for good, the verifier is
 """
 
 import asyncio
-import math
-import random
 import time
 from dataclasses import dataclass, replace
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from services.worker.data.request_times import RequestTimes
+from services.worker.data.verifier_failures import backoff, error_text, refusal_reason, retry_after
 from shared.data.refusal import RowRejected
 from shared.data.rendering import split_reasoning
 from shared.errors import UserError, VerifierError
@@ -23,11 +22,15 @@ from shared.schemas.spec import SamplingSpec
 from shared.served_models import name_of, served_models
 
 ATTEMPTS = 5
-FIRST_BACKOFF_S = 0.5
-LONGEST_BACKOFF_S = 30.0
-LONGEST_WAIT_S = 3600.0  # that a Retry-After may ask for
 BREAKER_FAILURES = 8
 CONNECT_TIMEOUT_S = 10.0
+ENDPOINTS = {
+    "models": ("GET", "/v1/models"),
+    "chat": ("POST", "/v1/chat/completions"),
+    "completion": ("POST", "/v1/completions"),
+    "prefill": ("POST", "/v1/completions"),
+    "tokenize": ("POST", "/tokenize"),
+}
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 UNUSABLE_REASONS = frozenset({"content_filter", "abort", "error"})
 
@@ -71,11 +74,19 @@ class VerifierClient:
         model: name to send, or None for whatever is served.
         exchange: folder that is shared with the verifier.
         timeout_s: seconds that one answer may take.
+        times: told how long each request took; flushed at the end of the context.
     """
 
     def __init__(
-        self, endpoint: str, model: str | None, exchange: Path, concurrency: int, timeout_s: float = 3600.0
+        self,
+        endpoint: str,
+        model: str | None,
+        exchange: Path,
+        concurrency: int,
+        timeout_s: float = 3600.0,
+        times: RequestTimes | None = None,
     ) -> None:
+        self.times = times or RequestTimes(lambda _: None)
         limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
         self.http = httpx.AsyncClient(base_url=endpoint.rstrip("/"), limits=limits, timeout=timeout, trust_env=False)
@@ -88,6 +99,7 @@ class VerifierClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.http.aclose()
+        self.times.flush()
 
     async def check_model(self) -> str:
         """Make sure that the endpoint is up and serves `model`; return the name to use.
@@ -97,7 +109,7 @@ class VerifierClient:
             UserError: it serves something else.
         """
         try:
-            body = await self._send("GET", "/v1/models", "models", None)
+            body = await self._send("models", "models", None)
         except RowRefused as refusal:
             raise VerifierError(refusal.message, where=self.endpoint) from None
         served = served_models(body)
@@ -144,7 +156,7 @@ class VerifierClient:
             body["tools"] = tools
         if capture:
             body["kv_transfer_params"] = {"include_output_tokens": True}
-        answer = await self._send("POST", "/v1/chat/completions", request_id, body)
+        answer = await self._send("chat", request_id, body)
         try:
             completion = self._completion(answer)
         except RowRefused as refusal:
@@ -166,7 +178,7 @@ class VerifierClient:
             "max_tokens": sampling.max_tokens,
             "return_token_ids": True,
         }
-        choices = (await self._send("POST", "/v1/completions", request_id, body)).get("choices")
+        choices = (await self._send("completion", request_id, body)).get("choices")
         if not choices or not isinstance(choices[0].get("token_ids"), list):
             raise RowRefused("bad_answer", "the verifier's answer holds no token ids")
         return [int(token) for token in choices[0]["token_ids"]]
@@ -180,7 +192,7 @@ class VerifierClient:
             RowRefused, VerifierError
         """
         body = {"model": self.model, "prompt": token_ids, "max_tokens": 1, "return_token_ids": True}
-        return self._states(await self._send("POST", "/v1/completions", request_id, body), request_id)
+        return self._states(await self._send("prefill", request_id, body), request_id)
 
     async def tokenize(self, body: dict[str, Any]) -> list[int]:
         """Token ids of a rendered conversation or of bare text; see `shared.data.rendering` for the body.
@@ -188,32 +200,43 @@ class VerifierClient:
         Raises:
             RowRefused, VerifierError
         """
-        answer = await self._send("POST", "/tokenize", "tokenize", {"model": self.model, **body})
+        answer = await self._send("tokenize", "tokenize", {"model": self.model, **body})
         if not isinstance(answer.get("tokens"), list):
             raise RowRefused("bad_answer", "the verifier's answer to /tokenize holds no tokens")
         return [int(token) for token in answer["tokens"]]
 
-    async def _send(self, method: str, path: str, request_id: str, body: dict[str, Any] | None) -> dict[str, Any]:
+    async def _send(self, kind: str, request_id: str, body: dict[str, Any] | None) -> dict[str, Any]:
         for attempt in range(1, ATTEMPTS + 1):
             wait: float | None = None
             try:
-                response = await self.http.request(method, path, json=body, headers={"X-Request-Id": request_id})
+                response = await self._try(kind, request_id, body)
                 if response.is_success:
                     self.failures_in_a_row = 0
                     return _json_object(response)
-                problem = f"{response.status_code}: {_error_text(response)}"
+                problem = f"{response.status_code}: {error_text(response)}"
                 if response.status_code not in RETRIED:
                     self.failures_in_a_row = 0
-                    raise RowRefused(_refusal(response), f"the verifier refused it, {problem}")
-                wait = _retry_after(response)
+                    raise RowRefused(refusal_reason(response), f"the verifier refused it, {problem}")
+                wait = retry_after(response)
             except httpx.TransportError as error:
                 problem = f"{type(error).__name__} {error}".strip()
             self._check_breaker(problem)
             if attempt < ATTEMPTS:
-                await asyncio.sleep(wait if wait is not None else _backoff(attempt))
+                await asyncio.sleep(wait if wait is not None else backoff(attempt))
         self.failures_in_a_row += 1
         self._check_breaker(problem)
         raise RowRefused("verifier_failed", f"the verifier did not answer in {ATTEMPTS} attempts, {problem}")
+
+    async def _try(self, kind: str, request_id: str, body: dict[str, Any] | None) -> httpx.Response:
+        method, path = ENDPOINTS[kind]
+        started, outcome = time.monotonic(), "failed"
+        try:
+            response = await self.http.request(method, path, json=body, headers={"X-Request-Id": request_id})
+            if response.status_code not in RETRIED:
+                outcome = "ok" if response.is_success else "refused"
+            return response
+        finally:
+            self.times.add(kind, outcome, time.monotonic() - started)
 
     def _check_breaker(self, problem: str) -> None:
         if self.failures_in_a_row >= BREAKER_FAILURES:
@@ -270,36 +293,3 @@ def _json_object(response: httpx.Response) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise RowRefused("bad_answer", "the verifier's answer is not a JSON object")
     return body
-
-
-def _error_text(response: httpx.Response) -> str:
-    try:
-        body = response.json()
-    except ValueError:
-        return response.text[:300]
-    error = body.get("error", body) if isinstance(body, dict) else body
-    return str(error.get("message", error) if isinstance(error, dict) else error)[:300]
-
-
-def _refusal(response: httpx.Response) -> str:
-    text = _error_text(response).lower()
-    if "context length" in text or "maximum model length" in text or "max_model_len" in text:
-        return "prompt_too_long"
-    return f"refused_{response.status_code}"
-
-
-def _retry_after(response: httpx.Response) -> float | None:
-    """Seconds to wait, from either form of the header (a number, or an HTTP date); None where it says nothing."""
-    given = response.headers.get("Retry-After", "").strip()
-    try:
-        wait = float(given)
-    except ValueError:
-        try:
-            wait = parsedate_to_datetime(given).timestamp() - time.time()
-        except ValueError:
-            return None
-    return min(max(0.0, wait), LONGEST_WAIT_S) if math.isfinite(wait) else None
-
-
-def _backoff(attempt: int) -> float:
-    return float(min(FIRST_BACKOFF_S * 2.0 ** (attempt - 1), LONGEST_BACKOFF_S) * random.uniform(0.75, 1.25))

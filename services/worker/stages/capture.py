@@ -24,6 +24,7 @@ from services.worker.data.exchange import (
     take_states,
 )
 from services.worker.data.hidden_states import settle_states, stored_dtype
+from services.worker.data.request_times import RequestTimes
 from services.worker.data.rows import Row, RowFolder, read_shards
 from services.worker.data.verifier_client import RowRefused, VerifierClient
 from services.worker.stage_context import StageContext
@@ -156,7 +157,8 @@ class StateCollector:
             self._exclude_missing()
             return
         require_writable(ctx.exchange)
-        async with VerifierClient(ctx.endpoint, ctx.served_model, ctx.exchange, ctx.spec.data.concurrency) as client:
+        most, times = ctx.spec.data.concurrency, RequestTimes(ctx.report.figures)
+        async with VerifierClient(ctx.endpoint, ctx.served_model, ctx.exchange, most, times=times) as client:
             client.model = await client.check_model()
             require_layers(ctx.exchange, client.model, self.layer_ids)
 
@@ -166,7 +168,7 @@ class StateCollector:
                 ctx.report.progress(self.done, self.total, "rows")
 
             missing = (row for row, _ in self._generated() if row.id in self.missing)
-            await for_each(missing, min(ctx.spec.data.concurrency, len(self.missing)), work)
+            await for_each(missing, min(most, len(self.missing)), work)
 
     def _exclude_missing(self) -> None:
         for row, _ in self._generated():

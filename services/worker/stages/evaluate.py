@@ -14,6 +14,7 @@ from typing import Any
 
 from services.worker.data.concurrency import for_each
 from services.worker.data.exchange import request_tag
+from services.worker.data.request_times import RequestTimes
 from services.worker.data.verifier_client import RowRefused, VerifierClient
 from services.worker.evaluation.acceptance import acceptance, evaluation_sampling, settled_counters
 from services.worker.evaluation.offline import estimate_acceptance
@@ -119,7 +120,8 @@ async def _in_vllm(
         ctx.report.progress(done, max(total, 1), "prompts")
         measured = {}
         concurrency = spec.evaluate.concurrency
-        async with VerifierClient(url, served_model_name(spec), ctx.exchange, concurrency) as client:
+        times = RequestTimes(ctx.report.figures)
+        async with VerifierClient(url, served_model_name(spec), ctx.exchange, concurrency, times=times) as client:
             client.model = await client.check_model()
             for suite in suites:
                 before = await settled_counters(client.http)

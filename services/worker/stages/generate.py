@@ -16,6 +16,7 @@ from typing import Any
 from services.worker.data.concurrency import for_each
 from services.worker.data.earlier_rows import EarlierRows
 from services.worker.data.exchange import request_tag, require_layers, require_writable, sweep_attempt
+from services.worker.data.request_times import RequestTimes
 from services.worker.data.rows import RowFolder
 from services.worker.data.shards import ShardWriter
 from services.worker.data.token_rows import take_ready_states, token_row
@@ -181,7 +182,8 @@ class Generation:
         if ctx.endpoint is None:
             raise UserError("generate needs a verifier endpoint", where="/verifier")
         require_writable(ctx.exchange)
-        client = VerifierClient(ctx.endpoint, ctx.served_model, ctx.exchange, data.concurrency)
+        times = RequestTimes(ctx.report.figures)
+        client = VerifierClient(ctx.endpoint, ctx.served_model, ctx.exchange, data.concurrency, times=times)
         await self._stack.enter_async_context(client)
         client.model = await client.check_model()
         require_layers(ctx.exchange, client.model, wanted_layers(ctx))

@@ -61,6 +61,7 @@ def summary(result: RunResult) -> dict[str, Any]:
         "estimated_acceptance_length": result.best.metrics["estimated_acceptance_length"],
         "parameters": result.parameters["saved"],
         "tokens": result.tokens,
+        "samples": result.samples,
         "accounting": result.rows.model_dump(),
         "train_seconds": round(result.seconds, 3),
     }

@@ -1,6 +1,7 @@
 """The vLLM command: flags and environment follow from settings and device alone."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from services.verifier.command import build_command
 from services.verifier.model_config import Checked
 from shared.verifier_settings import Device, VerifierMode, VerifierSettings
 
+ROOT = Path(__file__).resolve().parents[3]
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -140,3 +142,35 @@ def test_another_process_reads_the_same_settings_from_the_environment(monkeypatc
 @pytest.mark.parametrize("name", sorted(VerifierSettings.model_fields))
 def test_every_setting_is_described(name):
     assert VerifierSettings.model_fields[name].description
+
+
+def test_of_several_hosts_the_first_serves_and_the_others_work_for_it():
+    group = {"nodes": 2, "head_address": "leader", "tensor_parallel_size": 16}
+    first, second = (build(Device.CUDA, node_rank=rank, **group) for rank in (0, 1))
+    for rank, command in enumerate((first, second)):
+        assert (value(command, "--nnodes"), value(command, "--node-rank")) == ("2", str(rank))
+        assert value(command, "--master-addr") == "leader"
+        assert value(command, "--speculative-config") == value(first, "--speculative-config")
+    assert first.argv[2] == "vllm.entrypoints.openai.api_server"
+    assert "--headless" not in first.argv
+    assert second.argv[2:6] == ("vllm.entrypoints.cli.main", "serve", "/models/tiny", "--headless")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [({"nodes": 2, "node_rank": 2, "head_address": "a"}, "below 2"), ({"nodes": 2}, "head_address")],
+)
+def test_hosts_that_do_not_make_a_group_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        VerifierSettings(**fields)
+
+
+def test_json_logs_are_vllms_and_its_servers_too():
+    command = build(base={"EYRIE_LOG_FORMAT": "json"})
+    config = json.loads(Path(command.environment["VLLM_LOGGING_CONFIG_PATH"]).read_text())
+    assert {"vllm", "uvicorn"} <= config["loggers"].keys()
+    assert "VLLM_LOGGING_CONFIG_PATH" not in build(base={"EYRIE_LOG_FORMAT": "text"}).environment
+    code = f"import logging.config; logging.config.dictConfig({config!r}); logging.getLogger('vllm.x').info('loaded')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    line = json.loads(done.stderr)
+    assert (line["service"], line["logger"], line["message"]) == ("verifier", "vllm.x", "loaded")

@@ -6,7 +6,7 @@ from datasets import load_from_disk
 from safetensors.numpy import load_file
 from speculators.train.data import ArrowDataset
 
-from services.worker.data import verifier_client
+from services.worker.data import verifier_failures
 from services.worker.stages import capture, generate, prepare, vocab
 from shared.errors import UserError
 from shared.schemas.accounting import Accounting
@@ -31,7 +31,7 @@ STAGES = (prepare, generate, capture)
 
 @pytest.fixture
 def stub(tmp_path, monkeypatch):
-    monkeypatch.setattr(verifier_client, "FIRST_BACKOFF_S", 0.001)
+    monkeypatch.setattr(verifier_failures, "FIRST_BACKOFF_S", 0.001)
     with VerifierStub(tmp_path / "ready" / "exchange") as running:
         yield running
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from services.worker.data import verifier_client
+from services.worker.data import verifier_failures
 from services.worker.stages import capture, generate, prepare, vocab
 from shared.errors import UserError
 from shared.schemas.accounting import Accounting
@@ -22,7 +22,7 @@ def captured(tmp_path_factory):
     """Folders and digests of the stages before, made once."""
     root = tmp_path_factory.mktemp("captured")
     patch = pytest.MonkeyPatch()
-    patch.setattr(verifier_client, "FIRST_BACKOFF_S", 0.001)
+    patch.setattr(verifier_failures, "FIRST_BACKOFF_S", 0.001)
     dataset = write_rows(root / "data.jsonl", prompts(12))
     with VerifierStub(root / "runs" / "exchange") as stub:
         runner = StageRunner(root / "runs", job_spec(write_verifier(root / "verifier")), dataset, stub.url)

@@ -7,7 +7,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from services.worker.data import verifier_client
+from services.worker.data import verifier_client, verifier_failures
 from services.worker.data.verifier_client import RowRefused, VerifierClient
 from shared.errors import UserError, VerifierError
 from shared.schemas.spec import SamplingSpec
@@ -19,7 +19,7 @@ QUESTION = [{"role": "user", "content": "prompt 1"}]
 
 @pytest.fixture
 def stub(tmp_path, monkeypatch):
-    monkeypatch.setattr(verifier_client, "FIRST_BACKOFF_S", 0.001)
+    monkeypatch.setattr(verifier_failures, "FIRST_BACKOFF_S", 0.001)
     with VerifierStub(tmp_path) as running:
         yield running
 
