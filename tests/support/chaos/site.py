@@ -29,6 +29,7 @@ STAGES = "tests.support.chaos_stages"
 WITH_VERIFIER = "tests.support.chaos_verifier_stages"
 SHORT_TIMES = {"EYRIE_RUN_LEASE_S": "3", "EYRIE_STOP_GRACE_S": "5", "EYRIE_RECONCILE_INTERVAL_S": "0.5"}
 END_S = 30.0
+START_S = 90.0  # on a machine that has much else to do
 
 Process = subprocess.Popen[bytes]
 
@@ -76,7 +77,7 @@ class ChaosSite:
         url = f"http://127.0.0.1:{port}"
         process = self._start("services.gateway", {"EYRIE_GATEWAY_PORT": str(port), **(extra or {})})
         self.gateways.append((url, process))
-        wait_until(lambda: _answers(url), 30, what=f"gateway {url}")
+        wait_until(lambda: _answers(url), START_S, what=f"gateway {url}")
         return url
 
     def start_worker(self, package: str = STAGES, extra: dict[str, str] | None = None) -> Process:

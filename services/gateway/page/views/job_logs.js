@@ -64,15 +64,15 @@ function Tail({ job, stage, attempt }) {
   useEffect(() => {
     const timer = setInterval(() => {
       const { waiting } = state.current;
-      if (waiting.length === 0) return;
+      if (waiting.length === 0 || !pane.current) return; // the view may be gone before its timer
       append(pane.current, waiting.splice(0), state.current);
       setCount(pane.current.childElementCount);
       if (state.current.following) pane.current.scrollTop = pane.current.scrollHeight;
     }, FLUSH_MS);
     return () => clearInterval(timer);
   }, []);
-  const onScroll = () => {
-    const { scrollTop, clientHeight, scrollHeight } = pane.current;
+  const onScroll = (event) => {
+    const { scrollTop, clientHeight, scrollHeight } = event.currentTarget;
     setFollow(scrollHeight - scrollTop - clientHeight < 30);
   };
   const toEnd = () => {
