@@ -2,8 +2,8 @@
 
 Where keys are needed, a request brings `Authorization: Bearer KEY`, or the cookie of a session of the page. With the
 cookie, what may change something also needs the header `X-Eyrie-Page`: another site's page can make a browser send the
-cookie, but not that header. Without keys only requests that arrive at a loopback address are answered, unless that was
-switched off.
+cookie, but not that header. Without keys only requests that arrive at a loopback address, under a name of it, are
+answered, unless that was switched off; and never what a browser sends for the page of another site.
 """
 
 from ipaddress import ip_address
@@ -25,6 +25,7 @@ OPEN = frozenset({"/healthz", "/readyz", "/login", "/session"})
 OPEN_BELOW = "/page/"  # scripts and styles of the page: they hold nothing but what is in the repository
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 PAGE_HEADER = "x-eyrie-page"
+SET_A_KEY = "set EYRIE_API_KEY_FILE to a file with one"
 HOW = "send an API key as `Authorization: Bearer KEY`"
 
 
@@ -48,18 +49,25 @@ class Guard:
         if scope["type"] != "http":  # there are no web sockets here
             await send({"type": "websocket.close", "code": 1008})
             return
-        refusal = await self._refusal(Request(scope)) if self.needed else self._misplaced(scope)
+        request = Request(scope)
+        refusal = await self._refusal(request) if self.needed else self._misplaced(request)
         if refusal is None:
             await self.app(scope, receive, send)
         else:
             await refusal(scope, receive, send)
 
-    def _misplaced(self, scope: Scope) -> Response | None:
-        host = str((scope.get("server") or ("", None))[0])
-        if self.insecure or is_loopback(host) or not is_address(host):  # else a socket in the file system, or a test
+    def _misplaced(self, request: Request) -> Response | None:
+        if request.method not in SAFE and is_foreign(request):
+            return answer(403, "another site's page sent this, and a gateway without API keys takes no such request")
+        server = str((request.scope.get("server") or ("", None))[0])
+        if self.insecure or not is_address(server):  # the latter is a socket in the file system, or a test
             return None
-        detail = "this gateway has no API key and answers on loopback only: set EYRIE_API_KEY_FILE to a file with one"
-        return answer(403, detail)
+        if not is_loopback(server):
+            return answer(403, f"this gateway has no API key and answers on loopback only: {SET_A_KEY}")
+        if not is_local_name(request.headers.get("host", "")):
+            detail = f"without an API key a gateway is called localhost, or by its loopback address: {SET_A_KEY}"
+            return answer(403, detail)
+        return None
 
     async def _refusal(self, request: Request) -> Response | None:
         path, method = request.scope["path"], request.method
@@ -109,6 +117,21 @@ def is_loopback(host: str) -> bool:
         return False
     found = ip_address(host.partition("%")[0])
     return bool((getattr(found, "ipv4_mapped", None) or found).is_loopback)
+
+
+def is_local_name(host: str) -> bool:
+    """Tell whether a `Host` header names this machine; any other name may be one that a site has turned to it."""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    name = name.lower().removesuffix(".")
+    return not name or is_loopback(name) or name == "localhost" or name.endswith(".localhost")
+
+
+def is_foreign(request: Request) -> bool:
+    """Tell whether a browser sent a request for a page that is not this gateway's own; programs say nothing of it."""
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    return origin is not None and origin.partition("://")[2] != request.headers.get("host")
 
 
 def describe_security(document: dict[str, Any], *, needed: bool) -> None:

@@ -123,6 +123,51 @@ def test_without_a_key_only_loopback_is_answered(tmp_path: Path, server: str, st
     assert TestClient(opened, base_url=f"http://{host}").get("/v1/presets").status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8700", 200),
+        ("LOCALHOST.", 200),
+        ("eyrie.localhost", 200),
+        ("127.0.0.1:1", 200),
+        ("[::1]:8700", 200),
+        ("evil.example", 403),
+        ("localhost.evil.example:8700", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("10.0.0.5", 403),
+    ],
+)
+def test_without_a_key_a_name_that_another_site_has_turned_here_reads_nothing(
+    tmp_path: Path, host: str, status: int
+) -> None:
+    client = TestClient(make_app(tmp_path, key=None), base_url="http://127.0.0.1")
+    assert client.get("/v1/presets", headers={"Host": host}).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("sent_by_a_browser", "status"),
+    [
+        ({}, 422),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "http://localhost"}, 422),
+        ({"Sec-Fetch-Site": "none"}, 422),
+        ({"Origin": "http://localhost"}, 422),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site", "Origin": "http://localhost:3000"}, 403),
+        ({"Origin": "http://localhost:3000"}, 403),
+        ({"Origin": "null"}, 403),
+    ],
+)
+def test_without_a_key_another_sites_page_changes_nothing(
+    tmp_path: Path, sent_by_a_browser: dict[str, str], status: int
+) -> None:
+    for settings in ({}, {"insecure_no_api_key": True}):
+        app = make_app(tmp_path, key=None, **settings)
+        client = TestClient(app, base_url="http://127.0.0.1", headers={"Host": "localhost", **sent_by_a_browser})
+        refused = client.post("/v1/jobs", content="{}", headers={"Content-Type": "text/plain"})
+        assert (refused.status_code, refused.headers["content-type"]) == (status, "application/problem+json")
+        assert client.get("/v1/presets").status_code == 200
+
+
 def test_keys_that_were_made_are_needed_without_the_file_too(tmp_path: Path) -> None:
     first = TestClient(make_app(tmp_path))
     made = first.post("/v1/api-keys", headers={"Authorization": f"Bearer {KEY}"}).json()
