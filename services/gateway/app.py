@@ -78,6 +78,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         summary="Trains speculative-decoding drafts for Kimi-K2.5.",
         version="1",
         lifespan=_lifespan,
+        redirect_slashes=False,  # an address that is not there is a 404 as any other
         redoc_url=None,  # ReDoc's script loads its logo from a CDN
         static_url="/docs-assets",
         swagger_ui_parameters={"validatorUrl": None},  # else the page asks swagger.io about our schema

@@ -9,13 +9,14 @@ from fastapi import APIRouter, Body, Path
 from pydantic import BaseModel, Field
 
 from services.gateway.access.api_keys import FILE_KEY, ApiKeyView, NewApiKeyView
+from services.gateway.bodies import DocumentRoute
 from services.gateway.deps import After, BackendDep, Limit
 from services.gateway.paging import page_of
 from services.gateway.problems import Problem, not_found
 from services.gateway.wire import Page
 from shared.schemas.spec import Document, Name
 
-router = APIRouter(prefix="/v1/api-keys", tags=["api keys"])
+router = APIRouter(prefix="/v1/api-keys", tags=["api keys"], route_class=DocumentRoute)
 
 
 class ApiKeyRequest(Document):

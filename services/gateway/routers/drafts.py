@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
+from services.gateway.bodies import DocumentRoute
 from services.gateway.deps import After, BackendDep, Limit
 from services.gateway.downloads import DOWNLOADS
 from services.gateway.files import draft_files, file_views, send_file
@@ -25,7 +26,7 @@ from services.gateway.registry.uses import require_unused
 from services.gateway.wire import DeletedView, DraftView, FileView, Page, draft_view
 from shared.schemas.registry import DraftRecord
 
-router = APIRouter(prefix="/v1/drafts", tags=["drafts"])
+router = APIRouter(prefix="/v1/drafts", tags=["drafts"], route_class=DocumentRoute)
 DraftName = Annotated[str, Path(max_length=64, description="Id of a draft, or one of its tags.")]
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from services.gateway.bodies import read_json_object
+from services.gateway.bodies import DocumentRoute, read_json_object
 from services.gateway.deps import Backend, BackendDep
 from services.gateway.examples import INSPECTION_BODY
 from services.gateway.inspection.documents import (
@@ -25,7 +25,7 @@ from services.gateway.inspection.request import complete_request, request_key
 from services.gateway.problems import not_found
 from shared.ids import is_id
 
-router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
+router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=DocumentRoute)
 DEFAULT_WAIT_S = 20.0
 POLL_S = 0.2
 

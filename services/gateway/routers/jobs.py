@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from services.gateway.bodies import read_json_object
+from services.gateway.bodies import DocumentRoute, read_json_object
 from services.gateway.deps import After, BackendDep, JobDep, Limit, Moment
 from services.gateway.examples import JOB_BODY, METADATA_PARAMETER
 from services.gateway.job_actions import act, remove
@@ -20,7 +20,7 @@ from services.gateway.registry.drafts import DraftRegistry
 from services.gateway.wire import DeletedView, DraftView, Page, draft_view
 from shared.schemas.job import JobStatus, UserAction
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=DocumentRoute)
 NOT_NOW: dict[int | str, dict[str, Any]] = {409: {"description": "The job's status does not allow it"}}
 LOCATION = {"Location": {"description": "Where the job is.", "schema": {"type": "string"}}}
 REPLAYED = {"Idempotent-Replayed": "true"}

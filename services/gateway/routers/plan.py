@@ -4,12 +4,12 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 
 from services.gateway import planning
-from services.gateway.bodies import read_json_object
+from services.gateway.bodies import DocumentRoute, read_json_object
 from services.gateway.deps import BackendDep
 from services.gateway.examples import JOB_BODY
 from shared.schemas.plan import Plan
 
-router = APIRouter(prefix="/v1/jobs/plan", tags=["jobs"])
+router = APIRouter(prefix="/v1/jobs/plan", tags=["jobs"], route_class=DocumentRoute)
 
 
 @router.post("", openapi_extra={"requestBody": JOB_BODY})

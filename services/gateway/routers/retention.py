@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body
 from pydantic import Field
 
+from services.gateway.bodies import DocumentRoute
 from services.gateway.deps import BackendDep
 from services.gateway.problems import Problem
 from shared import leases
@@ -14,7 +15,7 @@ from shared.retention import DAY_S, Retention
 from shared.schemas.retention import RetentionReport
 from shared.schemas.spec import Document
 
-router = APIRouter(prefix="/v1/gc", tags=["retention"])
+router = APIRouter(prefix="/v1/gc", tags=["retention"], route_class=DocumentRoute)
 LEASE_KEY = f"{PREFIX}lease:gc"
 LEASE_S = 3600.0
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Body, Depends, Path
 from pydantic import BaseModel, Field
 
+from services.gateway.bodies import DocumentRoute
 from services.gateway.deps import After, Backend, BackendDep, Limit
 from services.gateway.paging import page_of
 from services.gateway.problems import Problem, not_found
@@ -27,7 +28,7 @@ from shared.ids import new_id
 from shared.schemas.job import now
 from shared.schemas.spec import Document
 
-router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
+router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=DocumentRoute)
 MOST = 100
 EXAMPLES = {"ci": {"value": {"url": "https://hooks.example.org/eyrie", "events": ["job.succeeded", "job.failed"]}}}
 

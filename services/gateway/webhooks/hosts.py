@@ -43,7 +43,8 @@ class AllowedHosts:
             return "a webhook's URL begins with http:// or https:// and names a host"
         if parsed.userinfo:
             return "a user name or password does not belong into the URL: what is sent is signed"
-        host, port = _host(parsed), parsed.port or PORTS[parsed.scheme]
+        port = PORTS[parsed.scheme] if parsed.port is None else parsed.port
+        host = _host(parsed)
         if (host, port) in self.places or ((host, None) in self.places and port == PORTS[parsed.scheme]):
             return None
         return f"{host}:{port} is not among the hosts that webhooks may go to ({VARIABLE})"
