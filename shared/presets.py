@@ -110,8 +110,13 @@ def pointer_errors(error: ValidationError) -> list[dict[str, str]]:
     """A pydantic error as field errors with JSON pointers (RFC 6901)."""
     return [
         {
-            "pointer": "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in item["loc"]),
+            "pointer": "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in _place(item["loc"])),
             "message": item["msg"].removeprefix("Value error, "),
         }
         for item in error.errors(include_url=False, include_input=False)
     ]
+
+
+def _place(loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """Where it is: pydantic marks a wrong name of a mapping with one part more."""
+    return loc[:-1] if loc[-1:] == ("[key]",) else loc

@@ -155,6 +155,7 @@ def test_a_hub_model_that_is_not_here_is_left_to_the_worker(
         ({"draft": {"num_layers": 100}}, "/draft/num_layers"),
         ({"draft": {"head_dim": 0}}, "/draft/head_dim"),
         ({"draft": {"vocab_size": 0}}, "/draft/vocab_size"),
+        ({"metadata": {"k" * 65: "x"}}, f"/metadata/{'k' * 65}"),
     ],
 )
 def test_an_absurd_size_is_refused_with_its_pointer(fields: dict[str, Any], pointer: str, folder: Path) -> None:
