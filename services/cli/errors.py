@@ -12,6 +12,7 @@ EXIT_NOT_FOUND = 4
 EXIT_CONFLICT = 5
 EXIT_NOT_ALLOWED = 6
 EXIT_DETACHED = 130
+EXIT_PIPE_CLOSED = 141  # as if SIGPIPE had ended it
 
 
 class ApiError(Exception):

@@ -13,6 +13,7 @@ from services.cli.watch import watch as watch_job
 
 LAST_LINES = 20
 TAIL = 1000
+OF_THE_DOCUMENT = frozenset({"user_error", "timeout", "diverged", "oom_gpu"})  # reasons for which it has to change
 
 
 def watch(job: JobId, url: UrlOption = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
@@ -87,8 +88,8 @@ def _follow(client: EyrieClient, job_id: str, output: Output) -> None:
 
 def _explain(client: EyrieClient, job: JsonObject) -> None:
     """The last lines that the failed stage wrote, and what to do; the error itself stands above."""
-    if docs := (job["error"] or {}).get("docs"):
-        complain(f"about such errors: {docs}")
+    reason, docs = job["error"]["reason"], job["error"]["docs"]
+    complain(f"about such errors: {docs}")
     stage = next((stage["name"] for stage in job["stages"] if stage["status"] == "failed"), None)
     if stage:
         try:
@@ -100,7 +101,11 @@ def _explain(client: EyrieClient, job: JsonObject) -> None:
         if lines:
             complain(f"last lines of {stage}:\n{lines.rstrip()}")
             complain(f"all of them: eyrie logs {job['id']} --stage {stage}")
-    complain(f"when that is mended, do the job again with: eyrie retry {job['id']} --watch")
+    if reason in OF_THE_DOCUMENT:
+        complain(f"the same again would end the same way: change its document, as {docs} says, and submit that:")
+        complain(f"eyrie show {job['id']} -o json | jq .spec > job.json; eyrie submit job.json --watch")
+    else:
+        complain(f"when that is mended, do the job again with: eyrie retry {job['id']} --watch")
 
 
 def _follow_logs(

@@ -33,7 +33,7 @@ from services.cli import (
 )
 from services.cli.credentials import NAMED_FILE
 from services.cli.doctor.command import doctor
-from services.cli.errors import EXIT_BAD_INPUT, ApiError
+from services.cli.errors import EXIT_BAD_INPUT, EXIT_PIPE_CLOSED, ApiError
 
 PROGRAM = "eyrie"
 EPILOG = (
@@ -42,7 +42,8 @@ EPILOG = (
     "Exit codes: 0 fine; 1 the job failed or was cancelled, or a lineage does not verify, or doctor found "
     "a problem; 2 bad usage or input; "
     "3 the gateway cannot be reached, or cannot work; 4 not found; 5 the state does not allow it; "
-    "6 the API key is missing or wrong; 130 detached or interrupted by Ctrl-C."
+    "6 the API key is missing or wrong; 130 detached or interrupted by Ctrl-C; "
+    "141 the reader of what it prints has gone."
 )
 app = typer.Typer(
     name=PROGRAM,
@@ -126,6 +127,10 @@ def main() -> None:
     """Run the command line; whatever goes wrong is said in a sentence."""
     try:
         command_line()(prog_name=PROGRAM)
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # Typer makes a 1 of it, which would be a failed job
+            sys.exit(EXIT_PIPE_CLOSED)
+        raise
     except ApiError as error:
         _fail(error.message, error.errors, error.exit_code)
     except OSError as error:

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from shared.schemas.job import JobRecord, JobStatus, Stage
+from shared.errors import StatusReason
+from shared.schemas.job import ErrorDetail, JobRecord, JobStatus, Stage
 from tests.integration.cli.conftest import Service, Shell
 from tests.support.gateway_process import ROOT, GatewayProcess, free_port, gateway_process
 from tests.support.wait import wait_until
@@ -117,9 +118,44 @@ def test_a_failed_job_says_what_went_wrong_what_to_do_and_what_the_stage_wrote_l
     text = shell("watch", failed.id, code=1)
     assert "user_error: line 3: this cannot work (give another)" in text
     assert BAR not in text
-    for part in ("the last words", f"eyrie logs {failed.id} --stage train", f"eyrie retry {failed.id}"):
+    for part in (
+        "the last words",
+        f"eyrie logs {failed.id} --stage train",
+        f"eyrie show {failed.id} -o json | jq .spec",
+    ):
         assert part in shell.errors
+    assert "as docs/errors/user_error.md says" in shell.errors
+    assert "eyrie retry" not in shell.errors  # it would fail again
     assert "the last words" in shell("logs", failed.id, "--stage", "train", "--tail", "1")
+
+
+@pytest.mark.parametrize("reason", ["worker_lost", "timeout"])
+def test_what_to_do_after_a_failure_fits_its_reason(
+    shell: Shell, service: Service, failed: JobRecord, reason: str
+) -> None:
+    job = service.site.jobs.create(failed.spec)
+
+    def fail(record: JobRecord) -> None:
+        record.status = JobStatus.FAILED
+        record.error = ErrorDetail(reason=StatusReason(reason), message="so it is")
+
+    service.site.jobs.update(job.id, lambda record: setattr(record, "status", JobStatus.RUNNING))
+    service.site.jobs.update(job.id, fail)
+    shell("watch", job.id, code=1)
+    assert f"docs/errors/{reason}.md" in shell.errors
+    assert (f"eyrie retry {job.id}" in shell.errors) == (reason == "worker_lost")
+    assert ("change its document" in shell.errors) == (reason == "timeout")
+
+
+def test_a_reader_that_goes_away_is_no_failed_job(service: Service, failed: JobRecord) -> None:
+    command = [sys.executable, "-m", "services.cli.main", "show", failed.id]
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        command, cwd=ROOT, env=os.environ | service.environment, stdout=writing, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (141, b"")
 
 
 def test_programs_that_watch_get_the_job_as_json_lines(shell: Shell, failed: JobRecord) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.errors import EXIT_DETACHED
+from services.cli.errors import EXIT_DETACHED, EXIT_PIPE_CLOSED
 from services.cli.main import EPILOG, command_line, leaves
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "cli.md"
@@ -47,7 +47,7 @@ def test_exit_codes_are_in_the_help_and_the_same_in_the_guide() -> None:
     table = TEXT.partition("## Exit codes")[2].partition("\n## ")[0]
     codes = [int(code) for code in re.findall(r"^\| (\d+) \|", table, flags=re.MULTILINE)]
     said = [int(code) for code in re.findall(r"(?:codes: |; )(\d+) ", EPILOG)]
-    assert codes == said == [*range(7), EXIT_DETACHED]
+    assert codes == said == [*range(7), EXIT_DETACHED, EXIT_PIPE_CLOSED]
 
 
 def test_what_does_not_parse_is_refused() -> None:
