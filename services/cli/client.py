@@ -13,7 +13,7 @@ from services.cli.calls.fleet import FleetCalls
 from services.cli.calls.jobs import JobCalls
 from services.cli.calls.streams import StreamCalls
 from services.cli.credentials import key_for
-from services.cli.errors import ApiError, Unreachable
+from services.cli.errors import ApiError, BadInput
 
 __all__ = ["DEFAULT_URL", "ApiError", "EyrieClient", "JsonObject"]
 
@@ -40,10 +40,8 @@ class EyrieClient(JobCalls, StreamCalls, DatasetCalls, DraftCalls, FleetCalls, A
     ) -> None:
         self.url = url.rstrip("/")
         self.retry_wait_s = retry_wait_s
-        try:
-            self._http = httpx.Client(base_url=self.url, timeout=timeout, transport=transport, auth=key_for(self.url))
-        except httpx.InvalidURL as error:
-            raise Unreachable(f"{url!r} is not a URL: {error}") from None
+        require_url(self.url)
+        self._http = httpx.Client(base_url=self.url, timeout=timeout, transport=transport, auth=key_for(self.url))
 
     def __enter__(self) -> Self:
         return self
@@ -56,3 +54,17 @@ class EyrieClient(JobCalls, StreamCalls, DatasetCalls, DraftCalls, FleetCalls, A
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
+
+
+def require_url(url: str) -> None:
+    """Refuse what is no address of a gateway: waiting does not help it.
+
+    Raises:
+        BadInput
+    """
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise BadInput(f"{url!r} is no URL: {error}; --url and EYRIE_URL look like {DEFAULT_URL}") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise BadInput(f"{url!r} is no URL of a gateway: --url and EYRIE_URL look like {DEFAULT_URL}")

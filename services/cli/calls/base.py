@@ -7,11 +7,12 @@ from urllib.parse import quote
 
 import httpx
 
-from services.cli.errors import Unreachable, error_of
+from services.cli.errors import NotFound, Unreachable, error_of
 
 TIMEOUT_S = 30.0
 PAGE = 100
 ATTEMPTS = 4
+NO_SEGMENTS = frozenset({"", ".", ".."})
 RETRIED = frozenset({429, 502, 503, 504})
 
 JsonObject = dict[str, Any]
@@ -81,7 +82,14 @@ class Calls:
 
 
 def address(collection: str, *parts: str) -> str:
-    """The path of a resource, such as `/v1/jobs/job_x`; whatever an id holds, it stays one segment."""
+    """The path of a resource, such as `/v1/jobs/job_x`; whatever an id holds, it stays one segment.
+
+    Raises:
+        NotFound: an id is a word that leads to another path.
+    """
+    for part in parts:
+        if part in NO_SEGMENTS:
+            raise NotFound(f"there is nothing called {part!r}")
     return "/".join((f"/v1/{collection}", *(quote(part, safe="") for part in parts)))
 
 

@@ -47,6 +47,30 @@ def test_what_is_no_gateway_is_said() -> None:
             api.get_job("job_x")
 
 
+@pytest.mark.parametrize(
+    "url", ["", "127.0.0.1:8700", "localhost", "ftp://gateway", "http://", "http://[::1", "file:///x"]
+)
+def test_what_is_no_url_is_bad_input_at_once(url: str) -> None:
+    with pytest.raises(BadInput, match="EYRIE_URL look like http://"):
+        EyrieClient(url)
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_a_word_that_leads_elsewhere_asks_for_nothing(name: str) -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise AssertionError(request.url)
+
+    with client(refuse) as api:
+        for call in (
+            api.get_job,
+            api.delete_draft,
+            api.list_draft_files,
+            lambda part: api.untag_draft("draft_x", part),
+        ):
+            with pytest.raises(NotFound, match="nothing called"):
+                call(name)
+
+
 def test_a_submission_is_repeated_under_one_key_until_it_is_answered() -> None:
     keys: list[str] = []
 
