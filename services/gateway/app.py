@@ -22,6 +22,7 @@ from services.gateway.access.sessions import Sessions
 from services.gateway.api_description.document import complete, operation_id
 from services.gateway.deps import Backend
 from services.gateway.fleet_verifier import FleetVerifier
+from services.gateway.head_requests import HeadRequests
 from services.gateway.idempotency import IdempotencyKeys
 from services.gateway.inspection.runs import Inspections
 from services.gateway.rebuild import Rebuilder
@@ -100,6 +101,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         needed=backend.keys_needed,
         insecure=settings.insecure_no_api_key,
     )
+    app.add_middleware(HeadRequests)
     return app
 
 

@@ -42,6 +42,8 @@ class Download(FileResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refused: Message | None = None
+        if not asks_for_ranges(Request(scope)):
+            scope = {**scope, "headers": [header for header in scope["headers"] if header[0] != b"range"]}
 
         async def watch(message: Message) -> None:
             nonlocal refused
@@ -63,11 +65,17 @@ class Download(FileResponse):
         return answer(refused["status"], f"the range {asked!r} cannot be sent: {message}", [field], headers)
 
 
+def asks_for_ranges(request: Request) -> bool:
+    """Whether the `Range` header counts: only a GET has ranges, and one of another unit is as good as none."""
+    unit = request.headers.get("range", "").partition("=")[0]
+    return request.method == "GET" and unit.strip().lower() == "bytes"
+
+
 def validators(sha256: str, request: Request) -> dict[str, str]:
     """The headers that say which content a file has."""
     digest = f"sha-256=:{base64.b64encode(bytes.fromhex(sha256)).decode()}:"
     headers = {"ETag": f'"{sha256}"', "Repr-Digest": digest, "Cache-Control": "private, no-cache"}
-    return headers if "range" in request.headers else {**headers, "Content-Digest": digest}
+    return headers if asks_for_ranges(request) else {**headers, "Content-Digest": digest}
 
 
 def is_unchanged(sha256: str, request: Request) -> bool:

@@ -220,7 +220,7 @@ def _methods(request: Request) -> list[str]:
         match, _ = route.matches(request.scope)
         if match != Match.NONE:
             found |= getattr(route, "methods", None) or set()
-    return sorted(found)
+    return sorted(found | ({"HEAD"} if "GET" in found else set()))
 
 
 def _unexpected() -> JSONResponse:

@@ -9,9 +9,11 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from fastapi import Request
+from fastapi import Request, Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.datastructures import Headers
+
+from services.gateway.head_requests import is_head
 
 Messages = AsyncGenerator[ServerSentEvent, None]
 MEDIA_TYPE = "text/event-stream"
@@ -46,15 +48,18 @@ def message(kind: str, data: dict[str, Any] | str, event_id: str | None = None) 
     return ServerSentEvent(text, event=kind, id=event_id)
 
 
-def event_stream(request: Request, events: Messages) -> EventSourceResponse:
+def event_stream(request: Request, events: Messages) -> Response:
     """The response to a client that wants server-sent events."""
+    headers = {"Vary": "Accept", "X-Content-Type-Options": "nosniff"}
+    if is_head(request):
+        return Response(media_type=MEDIA_TYPE, headers=headers)
     keep_alive_s: float = request.app.state.backend.settings.sse_keep_alive_s
     return EventSourceResponse(
         _opened(events),
         ping=keep_alive_s,
         ping_message_factory=lambda: ServerSentEvent(comment="keep-alive"),
         sep="\n",
-        headers={"Vary": "Accept", "X-Content-Type-Options": "nosniff"},
+        headers=headers,
     )
 
 

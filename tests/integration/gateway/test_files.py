@@ -109,7 +109,7 @@ TRAVERSALS = [
 @pytest.mark.parametrize("path", TRAVERSALS)
 def test_a_path_that_no_manifest_names_is_404(path: str, gateway: GatewayProcess, draft: DraftRecord) -> None:
     for base in (f"/v1/drafts/{draft.id}/files/", f"/v1/jobs/{draft.job_id}/artifacts/publish/"):
-        assert raw_status(gateway.url, base + path) in (404, 307)
+        assert raw_status(gateway.url, base + path) == 404
 
 
 def test_a_link_out_of_the_store_is_404(
@@ -156,7 +156,7 @@ def raw_status(url: str, path: str) -> int:
 
     address = urlsplit(url)
     with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
-        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         head = connection.makefile("rb").readline()
     return int(head.split()[1])
 
@@ -184,13 +184,16 @@ def test_conditions_and_digests_of_a_download(http: httpx.Client, draft: DraftRe
     for method in ("GET", "HEAD"):
         full = http.request(method, address)
         assert (full.headers["content-digest"], full.headers["repr-digest"]) == (whole, whole)
-        part = http.request(method, address, headers={"Range": "bytes=5-9", "If-Range": tag, "If-Match": tag})
-        assert (part.status_code, part.headers["content-range"]) == (206, f"bytes 5-9/{len(content)}")
-        assert (part.headers.get("content-digest"), part.headers["repr-digest"]) == (None, whole)
         assert http.request(method, address, headers={"If-None-Match": f'"x", W/{tag}'}).status_code == 304
         assert http.request(method, address, headers={"If-Match": f'"x", {tag}'}).status_code == 200
         assert http.request(method, address, headers={"If-Match": '"x"'}).status_code == 412
         assert http.request(method, address, headers={"If-Match": f"W/{tag}"}).status_code == 412  # never equal
+    ranged = {"Range": "bytes=5-9", "If-Range": tag, "If-Match": tag}
+    part = http.get(address, headers=ranged)
+    assert (part.status_code, part.headers["content-range"]) == (206, f"bytes 5-9/{len(content)}")
+    assert (part.headers.get("content-digest"), part.headers["repr-digest"]) == (None, whole)
+    for ignored in (http.head(address, headers=ranged), http.get(address, headers={"Range": "lines=1-2"})):
+        assert (ignored.status_code, ignored.headers["content-digest"]) == (200, whole)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +202,7 @@ def test_conditions_and_digests_of_a_download(http: httpx.Client, draft: DraftRe
         ({"If-Match": '"x"'}, 412, "/If-Match"),
         ({"Range": "bytes=9999999-"}, 416, "/Range"),
         ({"Range": "bytes=5-2"}, 400, "/Range"),
-        ({"Range": "lines=1-2"}, 400, "/Range"),
+        ({"Range": "bytes=a-b"}, 400, "/Range"),
     ],
 )
 def test_a_download_that_cannot_be_is_a_problem(

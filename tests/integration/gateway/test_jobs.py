@@ -215,7 +215,7 @@ def test_an_id_that_is_none_is_404_everywhere(job_id: str, http: httpx.Client) -
 def test_every_error_is_a_problem(http: httpx.Client, gateway: GatewayProcess) -> None:
     unknown, method = http.get("/v1/nothing"), http.put("/v1/jobs")
     assert (unknown.status_code, method.status_code) == (404, 405)
-    assert method.headers["allow"] == "GET, POST"
+    assert method.headers["allow"] == "GET, HEAD, POST"
     for response in (unknown, method):
         assert response.headers["content-type"] == "application/problem+json"
         assert {"type", "title", "status", "detail", "errors"} <= response.json().keys()
@@ -233,3 +233,21 @@ def test_openapi_has_an_example_for_every_body(http: httpx.Client) -> None:
     assert all("example" in content or "examples" in content for content in bodies)
     references = {part.split('"')[0] for part in json.dumps(document).split('"$ref": "#/components/schemas/')[1:]}
     assert references <= document["components"]["schemas"].keys()
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/healthz", "/login", "/v1/jobs", "/v1/events", "/v1/jobs/job_x", "/page/nothing"]
+)
+def test_head_is_get_without_a_body(path: str, http: httpx.Client) -> None:
+    head, whole = http.head(path), http.get(path)
+    assert head.status_code == whole.status_code
+    for name in ("content-type", "content-length", "content-security-policy"):
+        assert head.headers.get(name) == whole.headers.get(name)
+    assert (head.content, bool(whole.content)) == (b"", True)
+
+
+def test_head_begins_no_stream(http: httpx.Client, dataset: str) -> None:
+    job = create(http, dataset).json()["id"]
+    for path in ("/v1/events", f"/v1/jobs/{job}/events", f"/v1/jobs/{job}/logs"):
+        head = http.head(path, headers={"Accept": "text/event-stream"}, timeout=10)
+        assert (head.status_code, head.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")

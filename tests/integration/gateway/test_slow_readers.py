@@ -29,7 +29,7 @@ def connect(url: str, job: str) -> socket.socket:
     connection.settimeout(60)
     host = httpx.URL(url)
     connection.connect((host.host, host.port))
-    request = f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: eyrie\r\nAccept: text/event-stream\r\n\r\n"
+    request = f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
     connection.sendall(request.encode())
     return connection
 
