@@ -1,30 +1,39 @@
 """The artifact store: datasets, stage outputs, job documents and drafts, by key.
 
 A key is a relative path with `/`. Documents are small and written whole; large files are written by stages into an
-attempt's folder (`folder`) and become visible only through a manifest that is created exclusively. This adapter keeps
-everything below one directory; what other modules need of a store is exactly its public methods.
+attempt's folder (`folder`), go up with `publish`, and become visible only through a manifest that is created
+exclusively. This adapter keeps everything below one directory, where `publish` has nothing to do; `shared.object_store`
+is the other one. What other modules need of a store is exactly its public methods.
 """
 
 import errno
-import hashlib
 import os
 import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from shared.errors import ArtifactStoreError
+from shared.integrity import Damage, absent_or_cut, file_sha256
+from shared.schemas.manifest import FileEntry
 
+__all__ = ["LocalArtifactStore", "file_sha256", "link_or_copy"]
 KEY_PART = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.:@=-]*$")
 CHUNK_BYTES = 1 << 20
 STAGING = "staging"
 
 
 class LocalArtifactStore:
-    """Keys below `root` on one filesystem (a shared volume when services run on several hosts)."""
+    """Keys below `root` on one filesystem (a shared volume when services run on several hosts).
+
+    Attributes:
+        remote: whether files have to travel: `path`, `place` and `publish` may take minutes then.
+    """
+
+    remote = False
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
@@ -46,6 +55,21 @@ class LocalArtifactStore:
         if not path.exists() or not path.resolve().is_relative_to(self.root.resolve()):
             raise KeyError(key)
         return path
+
+    def place(self, key: str) -> Path:
+        """Where a file or folder lies on this machine, or would lie: nothing need be there."""
+        return self._path(key)
+
+    def publish(self, key: str) -> None:
+        """Have other machines see the file `key`, or all files below it, as they are now."""
+
+    def damages(self, root: str, files: Iterable[FileEntry]) -> Sequence[Damage]:
+        """What is gone, or has another size, of the files of a manifest; their content is not read."""
+        return [*absent_or_cut(self.place(root), files)]
+
+    def download_url(self, key: str, filename: str) -> str | None:
+        """An address where the file can be had for a while without asking the gateway; None: there is none."""
+        return None
 
     def exists(self, key: str) -> bool:
         return self._path(key).exists()
@@ -203,12 +227,6 @@ class LocalArtifactStore:
         if not all(KEY_PART.fullmatch(part) for part in parts):
             raise KeyError(key)
         return self.root.joinpath(*parts)
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 (hex) of a file's bytes, read in pieces."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def link_or_copy(source: Path, target: Path) -> None:

@@ -1,12 +1,12 @@
 """Holds stored files against what a manifest says of them: there, as long as they were, and with the same bytes."""
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.artifact_store import file_sha256
 from shared.schemas.manifest import FileEntry
 
 MAX_THREADS = 16
@@ -21,6 +21,12 @@ class Damage:
 
     def __str__(self) -> str:
         return f"{self.path} {self.what}"
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 (hex) of a file's bytes, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def absent_or_cut(root: Path, files: Iterable[FileEntry]) -> Iterator[Damage]:
@@ -53,9 +59,15 @@ def changed(root: Path, files: Iterable[FileEntry], advance: Callable[[int], Non
             raise
 
 
-def _size_damage(root: Path, entry: FileEntry) -> Damage | None:
-    try:
-        size = (root / entry.path).stat().st_size
-    except (FileNotFoundError, NotADirectoryError):
+def size_damage(entry: FileEntry, size: int | None) -> Damage | None:
+    """What is wrong with a file that has `size` bytes; None: it is not there."""
+    if size is None:
         return Damage(entry.path, "is missing")
     return None if size == entry.size else Damage(entry.path, f"has {size} bytes instead of {entry.size}")
+
+
+def _size_damage(root: Path, entry: FileEntry) -> Damage | None:
+    try:
+        return size_damage(entry, (root / entry.path).stat().st_size)
+    except (FileNotFoundError, NotADirectoryError):
+        return size_damage(entry, None)

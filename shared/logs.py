@@ -21,6 +21,7 @@ LogFormat = Literal["text", "json"]
 TEXT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 RENAMED = {"asctime": "time", "levelname": "level", "name": "logger", "exc_info": "exception"}
 FIELDS = ("asctime", "levelname", "name", "message")
+CHATTY = ("botocore", "s3transfer")
 CONTEXT_FIELDS = ("job", "attempt", "stage")
 SECRETS = (
     (re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s@'\"]*@", re.IGNORECASE), r"\1***@"),
@@ -36,6 +37,8 @@ def set_up_logging(service: str, form: LogFormat) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines(service) if form == "json" else _TextLines(TEXT))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 @contextmanager

@@ -30,6 +30,12 @@ class Settings(BaseSettings):
         None, description="File with Redis's password, where the URL has none: a URL shows in `docker inspect`."
     )
     store_root: Path = Field(Path("var/store"), description="Artifact store: a folder that gateway and workers share.")
+    store_url: str = Field(
+        "", description="Bucket with the artifact store (`s3://BUCKET/PREFIX`); empty: it is `EYRIE_STORE_ROOT`."
+    )
+    store_presign_s: int | None = Field(
+        None, ge=1, description="Seconds that a download's address in the bucket is good for; none: gateways send it."
+    )
     exchange_root: Path = Field(
         Path("var/exchange"), description="Folder where the verifier leaves hidden states for the workers."
     )

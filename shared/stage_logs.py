@@ -43,7 +43,7 @@ def begin_log(store: LocalArtifactStore, job_id: str, name: LogName) -> Path:
         ArtifactStoreError, OSError: the store cannot be written.
     """
     folder = store.folder(_folder(job_id))
-    with (folder / ORDER).open("a") as order:
+    with store.place(f"{_folder(job_id)}/{ORDER}").open("a") as order:
         order.write(f"{name}\n")
     return folder / f"{name}.log"
 

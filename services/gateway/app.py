@@ -54,10 +54,10 @@ from services.gateway.streams import Streams
 from services.gateway.verifier_probe import VerifierProbe
 from services.gateway.webhooks.deliverer import Deliverer
 from services.gateway.webhooks.hosts import AllowedHosts
-from shared.artifact_store import LocalArtifactStore
 from shared.job_store import JobStore
 from shared.queue import JobQueue
 from shared.settings import Settings, get_settings
+from shared.stores import open_store
 
 ROUTERS = (
     *(home, session, health, metrics, presets, datasets, inspections, plan),
@@ -107,7 +107,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 def connect(settings: Settings) -> Backend:
     """Clients of Redis and the store. Nothing is asked of them yet: a gateway starts without Redis, too."""
-    store = LocalArtifactStore(settings.store_root)
+    store = open_store(settings)
     redis = _redis(settings.redis_url, text=True)
     keys = ApiKeys(store, read_first_key(settings.api_key_file))
     jobs, queue = JobStore(redis, store), JobQueue(settings.redis_url, _redis(settings.redis_url, text=False))

@@ -82,6 +82,7 @@ def compose_dataset(store: LocalArtifactStore, composition: Composition) -> Data
         for file, origin in zip(files, origins, strict=True):
             source = store.path(f"datasets/{origin.id}/{origin.files[0].path}")
             link_or_copy(source, store.folder(f"datasets/{record.id}/files") / file.path.removeprefix("files/"))
+        store.publish(f"datasets/{record.id}/files")
         store.create(f"datasets/{record.id}/dataset.json", record.model_dump_json().encode())
     except BaseException:
         store.delete(f"datasets/{record.id}")

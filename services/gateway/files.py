@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from urllib.parse import quote
 
 from fastapi import Request
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 
 from services.gateway.downloads import Download, is_unchanged, validators
 from services.gateway.problems import Problem, not_found
@@ -92,6 +92,8 @@ def send_file(store: LocalArtifactStore, files: Mapping[str, StoredFile], path: 
     file = files.get(path)
     if file is None:
         raise not_found("file", path)
+    if (url := store.download_url(file.key, PurePosixPath(path).name)) is not None:
+        return RedirectResponse(url, 307)
     try:
         place = store.path(file.key)
     except KeyError:

@@ -111,7 +111,7 @@ class IdempotencyKeys:
         moment = self.artifacts.now() if names else 0.0
         for name in names:
             with contextlib.suppress(KeyError, FileNotFoundError):
-                if moment - self.artifacts.path(f"idempotency/{name}").stat().st_mtime > KEEP_S:
+                if moment - self.artifacts.measure(f"idempotency/{name}")[1] > KEEP_S:
                     self.artifacts.delete(f"idempotency/{name}")
 
     def _claim(self, key: str, body: str, job_id: str) -> Claim:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from shared.artifact_store import LocalArtifactStore
-from shared.integrity import Damage, absent_or_cut, changed
+from shared.integrity import changed
 from shared.manifests import read_manifest, set_aside_manifests
 from shared.schemas.job import Stage
 from shared.schemas.manifest import DatasetInput, FileEntry, Lineage, Manifest, StageInput, VerifierIdentity
@@ -167,8 +167,7 @@ class LineageWalk:
         return self._remember(node)
 
     def _file_problems(self, root: str, files: list[FileEntry]) -> list[str]:
-        folder = self.store.root / root
-        damages: list[Damage] = changed(folder, files) if self.rehash else list(absent_or_cut(folder, files))
+        damages = changed(self.store.place(root), files) if self.rehash else self.store.damages(root, files)
         return [str(damage) for damage in damages]
 
     def _dataset_record(self, dataset_id: str) -> DatasetRecord | None:

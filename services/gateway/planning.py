@@ -23,7 +23,6 @@ from shared.estimate import (
     train_memory,
     verifier_starts,
 )
-from shared.integrity import absent_or_cut
 from shared.manifests import read_manifest
 from shared.presets import pointer_errors, resolve
 from shared.schemas.job import Stage
@@ -125,7 +124,7 @@ def _finished(spec: JobSpec, record: DatasetRecord, store: LocalArtifactStore) -
         inputs = {str(name): found[name].digest() for name in UPSTREAM[stage]} | {"verifier": verifier}
         inputs |= {name: item.sha256 for name, item in datasets.items() if reads_dataset(stage, name, item)}
         manifest = read_manifest(store, manifest_key(stage, stage_key(stage, inputs, stage_parameters(stage, spec))))
-        if manifest is None or next(absent_or_cut(store.root / manifest.root, manifest.files), None) is not None:
+        if manifest is None or store.damages(manifest.root, manifest.files):
             break
         found[stage] = manifest
     return found

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from services.worker.stage_run import StoredOutput
 from shared.artifact_store import LocalArtifactStore
-from shared.integrity import absent_or_cut
 from shared.manifests import set_aside_manifests
 from shared.schemas.manifest import Manifest
 from shared.stage_keys import DAMAGED_PREFIX
@@ -16,7 +15,7 @@ from shared.stage_keys import DAMAGED_PREFIX
 
 def is_whole(store: LocalArtifactStore, manifest: Manifest) -> bool:
     """Tell whether all files of a manifest are there with their sizes; their content is not read."""
-    return next(absent_or_cut(store.root / manifest.root, manifest.files), None) is None
+    return not store.damages(manifest.root, manifest.files)
 
 
 def set_aside(store: LocalArtifactStore, key: str, damaged: Manifest) -> None:

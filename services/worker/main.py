@@ -30,13 +30,13 @@ from services.worker.run_control import RunControl
 from services.worker.station import BEAT_S, Station
 from services.worker.supervision import PARENT_VARIABLE, STORE_VARIABLE, WORKER_VARIABLE, die_with_parent
 from services.worker.worker_figures import WorkerFigures, served
-from shared.artifact_store import LocalArtifactStore
 from shared.errors import EyrieError, UserError
 from shared.ids import new_id
 from shared.job_store import JobNotFound, JobStore
 from shared.logs import log_context, set_up_logging, without_secrets
 from shared.queue import ENTRY_POINT, JobQueue
 from shared.settings import Settings, get_settings
+from shared.stores import open_store
 
 log = logging.getLogger(__name__)
 WORKER_TTL_S = 45
@@ -193,7 +193,7 @@ def _work(queue: JobQueue, settings: Settings, figures: WorkerFigures) -> bool:
 
 def _job_store(settings: Settings) -> JobStore:
     redis = Redis.from_url(settings.redis_url, decode_responses=True, socket_timeout=REDIS_TIMEOUT_S)
-    return JobStore(redis, LocalArtifactStore(settings.store_root))
+    return JobStore(redis, open_store(settings))
 
 
 def _queue(settings: Settings) -> JobQueue:

@@ -1,13 +1,16 @@
 """One attempt at one stage: from its key to files under the attempt's token, and the manifest that publishes them."""
 
 import contextlib
+import logging
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from services.worker.damage import damaged_outputs, is_whole, set_aside
 from services.worker.gpu_locks import is_real
 from services.worker.gpus import LocalGpus, leased_gpus
+from services.worker.log_upload import LogUpload
 from services.worker.row_sets import RowSets
 from services.worker.run_control import RunControl
 from services.worker.stage_clock import StageClock
@@ -29,6 +32,7 @@ from shared.stage_keys import manifest_key, rowset_key, stage_folder, stage_key,
 from shared.stage_logs import LogName, begin_log
 from shared.verifier_config import capture_layer_ids
 
+log = logging.getLogger(__name__)
 DRAFT_ID_CHARACTERS = 20
 
 
@@ -89,12 +93,14 @@ class StageAttempt:
             Interrupted, Fenced, EyrieError: see `StageSupervisor`, `VerifierSession` and `leased_gpus`.
         """
         started = time.monotonic()
-        if self.stage == Stage.TRAIN:
-            require_learnable_rows(self.inputs.folders(self.stage)[Stage.CAPTURE] / "dataset", self.record.spec.train)
-        needed, kept = self.inputs.disk_estimate(self.stage), self.store.used_bytes(self.prefix)
-        require_room(self.store, self.settings, self.stage, needed, kept)
+        with self._travel():
+            if self.stage == Stage.TRAIN:
+                rows = self.inputs.folders(self.stage)[Stage.CAPTURE] / "dataset"
+                require_learnable_rows(rows, self.record.spec.train)
+            needed, kept = self.inputs.disk_estimate(self.stage), self.store.used_bytes(self.prefix)
+            require_room(self.store, self.settings, self.stage, needed, kept)
+            document = self._document()
         logs = self.store.folder(f"jobs/{self.record.id}/logs")
-        document = self._document()
         if session is not None:
             document.endpoint = session.endpoint(document.exchange, logs / f"verifier-{number}.log", self.gpus)
         where = f"/{self.stage}/gpus"
@@ -104,16 +110,21 @@ class StageAttempt:
             log_path = begin_log(self.store, self.record.id, LogName(self.stage, number))
             grace_s, reached = self.settings.stop_grace_s, self.record.stage(self.stage).progress
             try:
+                shown = LogUpload(self.store, self.record.id)
                 with StoreWatch(self.store, self.settings, self.stage) as watch:
                     supervisor = StageSupervisor(
-                        document, folder, log_path, self.control, grace_s, watch.check, reached, number
+                        document, folder, log_path, self.control, grace_s, shown.after(watch.check), reached, number
                     )
                     result = supervisor.run(self._clock(), grant)
             except Exception:
                 self.store.delete(f"{self.folder_key}/out")
+                self._share(f"{self.folder_key}/work")
                 raise
+            finally:
+                self._share(f"jobs/{self.record.id}/logs")
         if result.error is not None:
             self._clear(result.error.reason)
+            self._share(f"{self.folder_key}/work")
             self._set_inputs_aside(result.damaged_inputs)
             raise StageFailed(result.error)
         return Manifest(
@@ -134,6 +145,8 @@ class StageAttempt:
 
     def commit(self, manifest: Manifest) -> Manifest:
         """Publish the stage's files, unless another attempt was first: then its manifest holds and ours are removed."""
+        with self._travel():
+            self.store.publish(manifest.root)
         if self.store.create(self.manifest_key, manifest.model_dump_json(indent=1).encode()):
             self.store.delete(f"{self.folder_key}/work")
             return manifest
@@ -170,6 +183,18 @@ class StageAttempt:
                 with contextlib.suppress(ArtifactStoreError):  # one that was fenced may still be writing
                     self.store.delete(f"{self.prefix}/attempts/{token}")
 
+    def _travel(self) -> AbstractContextManager[None]:
+        """Around what brings files to or from another machine: the run stays alive however long that takes."""
+        return self.control.kept_alive() if self.store.remote else contextlib.nullcontext()
+
+    def _share(self, key: str) -> None:
+        """Let another machine go on with what is here; what ended the stage says more than a store that is away."""
+        try:
+            with self._travel():
+                self.store.publish(key)
+        except ArtifactStoreError as error:
+            log.warning("job %s: %s was not published: %s", self.record.id, key, error)
+
     def _clear(self, reason: StatusReason) -> None:
         """Remove what a failed attempt half made; what a later one can take over stays, if another try can help."""
         self.store.delete(self.folder_key if reason == StatusReason.USER_ERROR else f"{self.folder_key}/out")
@@ -205,7 +230,8 @@ class StageAttempt:
         for part in ("out", "work"):
             shutil.rmtree(folder / part, ignore_errors=True)
             (folder / part).mkdir()
-        earlier = [path for path in folder.parent.iterdir() if path != folder and (path / "work").is_dir()]
+        attempts = self.store.place(f"{self.prefix}/attempts")
+        earlier = [path for path in attempts.iterdir() if path != folder and (path / "work").is_dir()]
         earlier.sort(key=lambda path: path.stat().st_mtime, reverse=True)
         exchange = self.settings.exchange_root.absolute()
         exchange.mkdir(parents=True, exist_ok=True)

@@ -120,7 +120,7 @@ class StageInputs:
         )
 
     def _output(self, manifest: str, root: str) -> StoredOutput:
-        return StoredOutput(manifest=self.store.root / manifest, folder=self.store.root / root)
+        return StoredOutput(manifest=self.store.place(manifest), folder=self.store.place(root))
 
     def _compared_input(self) -> StageInput | None:
         if self._compared is None:

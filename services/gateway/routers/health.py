@@ -8,6 +8,7 @@ from services.gateway.problems import Problem
 from shared.errors import ArtifactStoreError
 
 router = APIRouter(tags=["health"])
+PROBE = "staging/readiness"
 
 
 @router.get("/healthz")
@@ -36,9 +37,7 @@ def _redis(backend: Backend) -> str | None:
 
 def _store(backend: Backend) -> str | None:
     try:
-        probe = backend.artifacts.staging_file()
-        probe.write_bytes(b"ready")
-        probe.unlink()
+        backend.artifacts.write(PROBE, b"ready")
     except (OSError, ArtifactStoreError):
         return "the artifact store cannot be written"
     return None

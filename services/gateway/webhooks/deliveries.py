@@ -118,7 +118,7 @@ class Deliveries:
         for delivery_id in self.ids(webhook_id):
             key = f"{FOLDER}/{webhook_id}/deliveries/{delivery_id}.json"
             with suppress(KeyError, FileNotFoundError):
-                old = moment - self.artifacts.path(key).stat().st_mtime > KEPT_S
+                old = moment - self.artifacts.measure(key)[1] > KEPT_S
                 if old and not self.artifacts.exists(f"{QUEUE}/{delivery_id}"):
                     self.artifacts.delete(key)
 

@@ -1,0 +1,169 @@
+"""The artifact store in a bucket: the same promises as in a folder, on a local S3 server."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from services.worker.supervision import marked_environment
+from shared.artifact_store import LocalArtifactStore, file_sha256
+from shared.errors import ArtifactStoreError, UserError
+from shared.object_store import ObjectArtifactStore
+from shared.schemas.manifest import FileEntry
+from tests.support.s3_server import BUCKET, s3_server
+
+ROOT = Path(__file__).resolve().parents[3]
+URL = f"s3://{BUCKET}/some/prefix"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server() -> Iterator[dict[str, str]]:
+    with s3_server() as variables:
+        yield variables
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> LocalArtifactStore:
+    if request.param == "folder":
+        return LocalArtifactStore(tmp_path / "store")
+    return ObjectArtifactStore(f"{URL}/{tmp_path.name}", tmp_path / "work")
+
+
+def other_machine(store: LocalArtifactStore, tmp_path: Path) -> LocalArtifactStore:
+    if isinstance(store, ObjectArtifactStore):
+        return ObjectArtifactStore(f"{URL}/{tmp_path.name}", tmp_path / "elsewhere")
+    return LocalArtifactStore(store.root)
+
+
+def test_documents_are_written_read_listed_and_deleted(store: LocalArtifactStore) -> None:
+    assert not store.exists("jobs/a/job.json")
+    with pytest.raises(KeyError):
+        store.read("jobs/a/job.json")
+    store.write("jobs/a/job.json", b"1")
+    store.write("jobs/a/job.json", b"2")
+    store.write("jobs/a/states/01.json", b"3")
+    store.write("jobs/ab/job.json", b"4")
+    assert store.read("jobs/a/job.json") == b"2"
+    assert list(store.list("jobs")) == ["a", "ab"]
+    assert list(store.list("jobs/a")) == ["job.json", "states"]
+    assert list(store.list("nothing")) == []
+    assert store.exists("jobs/a")
+    size, changed = store.measure("jobs/a")
+    assert size == 2
+    assert abs(store.now() - changed) < 60
+    store.delete("jobs/a")
+    assert not store.exists("jobs/a")
+    assert list(store.list("jobs")) == ["ab"]
+    with pytest.raises(KeyError):
+        store.measure("jobs/a")
+    with pytest.raises(KeyError):
+        store.read("../outside")
+
+
+def test_of_sixteen_that_create_one_document_exactly_one_does(store: LocalArtifactStore) -> None:
+    for number in range(3):
+        barrier = threading.Barrier(16)
+
+        def create(writer: int, key: str = f"stages/train/{number}/manifest.json", start=barrier) -> bool:
+            start.wait()
+            return store.create(key, f"writer {writer}".encode())
+
+        with ThreadPoolExecutor(16) as pool:
+            created = list(pool.map(create, range(16)))
+        assert created.count(True) == 1
+        winner = created.index(True)
+        assert store.read(f"stages/train/{number}/manifest.json") == f"writer {winner}".encode()
+
+
+def test_what_was_published_is_there_on_another_machine(store: LocalArtifactStore, tmp_path: Path) -> None:
+    folder = store.folder("stages/train/k/attempts/run_1/out")
+    (folder / "draft").mkdir()
+    (folder / "draft" / "model.safetensors").write_bytes(os.urandom(20 << 20))  # goes up in three parts
+    (folder / "config.json").write_bytes(b"{}")
+    files = [
+        FileEntry(path=path.relative_to(folder).as_posix(), size=path.stat().st_size, sha256=file_sha256(path))
+        for path in (folder / "draft" / "model.safetensors", folder / "config.json")
+    ]
+    root = "stages/train/k/attempts/run_1/out"
+    store.publish(root)
+    elsewhere = other_machine(store, tmp_path)
+    assert list(elsewhere.damages(root, files)) == []
+    there = elsewhere.path(root)
+    assert [file_sha256(there / entry.path) for entry in files] == [entry.sha256 for entry in files]
+    longer = files[1].model_copy(update={"size": 3})
+    gone = files[1].model_copy(update={"path": "absent"})
+    told = [str(damage) for damage in elsewhere.damages(root, [files[0], longer, gone])]
+    assert told == ["config.json has 2 bytes instead of 3", "absent is missing"]
+
+
+def test_a_file_that_grows_is_seen_to_grow(store: LocalArtifactStore, tmp_path: Path) -> None:
+    log = store.folder("jobs/a/logs") / "train-1.log"
+    elsewhere = other_machine(store, tmp_path)
+    for text in ("one\n", "one\ntwo\n"):
+        log.write_text(text)
+        store.publish("jobs/a/logs")
+        assert elsewhere.path("jobs/a/logs/train-1.log").read_text() == text
+
+
+def test_an_upload_is_adopted_as_a_file_and_as_a_folder(store: LocalArtifactStore, tmp_path: Path) -> None:
+    staged = store.staging_file()
+    staged.write_bytes(b"rows")
+    store.adopt("datasets/ds_a/files/0.jsonl", staged)
+    folder = store.staging_file()
+    folder.mkdir()
+    (folder / "t2d.npy").write_bytes(b"x")
+    store.adopt("datasets/ds_b", folder)
+    elsewhere = other_machine(store, tmp_path)
+    assert elsewhere.path("datasets/ds_a/files/0.jsonl").read_bytes() == b"rows"
+    assert (elsewhere.path("datasets/ds_b") / "t2d.npy").read_bytes() == b"x"
+
+
+def test_a_document_and_a_folder_are_moved(store: LocalArtifactStore, tmp_path: Path) -> None:
+    store.write("stages/k/manifest.json", b"1")
+    store.write("stages/k/out/a", b"2")
+    store.move("stages/k/manifest.json", "stages/k/manifest.damaged.json")
+    assert list(store.list("stages/k")) == ["manifest.damaged.json", "out"]
+    store.move("stages/k", "staging/gone")
+    elsewhere = other_machine(store, tmp_path)
+    assert not elsewhere.exists("stages/k")
+    assert elsewhere.read("staging/gone/out/a") == b"2"
+    with pytest.raises(KeyError):
+        store.move("stages/k", "staging/again")
+
+
+def test_a_download_has_an_address_of_its_own_where_that_is_asked_for(tmp_path: Path) -> None:
+    plain = ObjectArtifactStore(URL, tmp_path / "plain")
+    store = ObjectArtifactStore(URL, tmp_path / "work", presign_s=60)
+    assert plain.download_url("drafts/a", "model.safetensors") is None
+    store.write("drafts/a", b"weights")
+    url = store.download_url("drafts/a", "model.safetensors")
+    assert url is not None
+    assert "X-Amz-Expires=60" in url
+    answer = httpx.get(url)
+    assert (answer.status_code, answer.content) == (200, b"weights")
+    assert answer.headers["content-disposition"] == 'attachment; filename="model.safetensors"'
+
+
+def test_a_bucket_that_is_not_there_is_an_error_that_says_what_to_look_at(tmp_path: Path) -> None:
+    store = ObjectArtifactStore("s3://absent", tmp_path)
+    with pytest.raises(ArtifactStoreError, match="EYRIE_STORE_URL"):
+        store.write("a", b"1")
+    with pytest.raises(UserError, match="s3://BUCKET"):
+        ObjectArtifactStore("https://example.org", tmp_path)
+
+
+def test_a_service_without_a_bucket_does_not_load_boto3() -> None:
+    code = "import sys, services.gateway.app, services.worker.main; print('boto3' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_no_stage_sees_the_credentials(server: dict[str, str]) -> None:
+    assert os.environ["AWS_SECRET_ACCESS_KEY"]
+    assert not {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"} & marked_environment("run_1").keys()
