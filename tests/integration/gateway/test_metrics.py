@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +30,7 @@ from shared.schemas.job import ErrorDetail, Stage, now
 from shared.schemas.manifest import Manifest
 from shared.settings import Settings
 from shared.stage_counts import count_stage
+from tests.support.gateway_process import gateway_process
 from tests.support.stage_runs import job_spec
 from tools.embedded_redis import RedisHandle
 
@@ -231,3 +234,31 @@ def test_values_at_a_buckets_end_belong_to_it() -> None:
         "+Inf": 1,
         "sum": 1e6 + 0.05,
     }
+
+
+def test_promtool_agrees_where_there_is_one(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool here")
+    folder = tmp_path / "prometheus"
+    shutil.copytree(OURS / "prometheus", folder)
+    config, key = folder / "prometheus.yaml", tmp_path / "key"
+    key.write_text("key")
+    config.write_text(config.read_text().replace("/run/secrets/eyrie-api-key", str(key)))
+    done = subprocess.run([promtool, "check", "config", str(config)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_gateways_log_is_json_down_to_the_requests_and_shows_no_key(
+    redis_handle: RedisHandle, tmp_path: Path
+) -> None:
+    key = tmp_path / "key"
+    key.write_text("a-key-of-this-test-alone")
+    with gateway_process(tmp_path, redis_handle.url, log_format="json", api_key_file=str(key)) as process:
+        headers = {"Authorization": f"Bearer {key.read_text()}"}
+        assert httpx.get(f"{process.url}/v1/jobs", headers=headers).status_code == 200
+    text = process.log.read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert {line["service"] for line in lines} == {"gateway"}
+    assert any(line["logger"] == "uvicorn.access" and "GET /v1/jobs" in line["message"] for line in lines)
+    assert key.read_text() not in text
