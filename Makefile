@@ -45,7 +45,7 @@ down-local: install ## Stop what up-local started
 .PHONY: test test-unit test-integration test-e2e test-slow check-data check-api chaos lint format
 
 test: install ## Run the tests but the slow ones (PYTEST_ARGS=... for more)
-	@$(RUN) -m pytest -m "not slow" -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
+	@$(RUN) -m pytest -m "not slow" -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-unit: install ## Run the unit tests
 	@$(RUN) -m pytest tests/unit $(PYTEST_ARGS)
