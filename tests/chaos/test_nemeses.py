@@ -1,6 +1,6 @@
 """Jobs while things break: whatever happens, no accepted job is lost, run twice at once, or half published.
 
-`make test` strikes each nemesis a few times, `make chaos` often (EYRIE_CHAOS=full). A failure names its seed:
+`make test` strikes most of them once or so, `make chaos` all of them often (EYRIE_CHAOS=full). A failure names its seed:
 EYRIE_CHAOS_SEED=N makes the same choices again.
 """
 
@@ -23,26 +23,26 @@ from tests.support.verifier_stub import VerifierStub
 FULL = os.environ.get("EYRIE_CHAOS") == "full"
 SEED = int(os.environ.get("EYRIE_CHAOS_SEED", "1"))
 RESULTS = os.environ.get("EYRIE_CHAOS_RESULTS")
-# How often each strikes: in `make test`, in `make chaos`.
+# How often each strikes: in `make test`, where 0 leaves it to the other, and in `make chaos`.
 STRIKES = {
-    "sigterm_after_dequeue": (6, 200),
-    "kill_processes": (4, 24),
+    "sigterm_after_dequeue": (4, 200),
+    "kill_processes": (2, 24),
     "freeze_and_thaw": (1, 6),
-    "redis_restarts": (1, 10),
+    "redis_restarts": (0, 10),
     "redis_away": (1, 2),
     "redis_emptied": (1, 10),
     "gateways_killed": (1, 10),
     "disk_full": (1, 8),
-    "many_jobs_few_workers": (8, 50),
-    "verifier_fails": (2, 12),
+    "many_jobs_few_workers": (0, 50),
+    "verifier_fails": (0, 12),
     "gpus_contended": (1, 8),
-    "clocks_off": (1, 6),
+    "clocks_off": (0, 6),
 }
 CONTROL_STRIKES = (12, 40)
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("name", STRIKES)
+@pytest.mark.parametrize("name", [name for name, strikes in STRIKES.items() if strikes[FULL]])
 def test_no_promise_is_broken_by(name, tmp_path):
     strikes = STRIKES[name][FULL]
     (tmp_path / "exchange").mkdir()

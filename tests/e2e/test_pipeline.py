@@ -139,6 +139,7 @@ def test_validation_foretells_the_acceptance_length(pipeline: Pipeline) -> None:
     assert estimated == pytest.approx(measured, rel=MAX_FORETELLING_ERROR)
 
 
+@pytest.mark.slow  # another training, as long as the first
 def test_a_draft_trained_on_other_rows_states_is_estimated_to_be_worse(pipeline: Pipeline, tmp_path: Path) -> None:
     folder = pipeline.out(Stage.CAPTURE) / "dataset"
     meta = json.loads((folder / "meta.json").read_text())

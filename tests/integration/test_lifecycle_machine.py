@@ -263,5 +263,5 @@ def test_jobs_live_as_the_model_does(redis_handle, tmp_path: Path) -> None:
 
     with Redis.from_url(redis_handle.url, decode_responses=True) as redis:
         LifecycleMachine.redis, LifecycleMachine.url, LifecycleMachine.root = redis, redis_handle.url, tmp_path
-        bounds = settings(max_examples=50, stateful_step_count=40, deadline=None, derandomize=True, database=None)
+        bounds = settings(max_examples=25, stateful_step_count=40, deadline=None, derandomize=True, database=None)
         run_machine(LifecycleMachine, settings=bounds)
