@@ -1,6 +1,6 @@
 """Jobs while things break: whatever happens, no accepted job is lost, run twice at once, or half published.
 
-`make test` strikes most of them once or so, `make chaos` all of them often (EYRIE_CHAOS=full). A failure names its seed:
+`make test` strikes with most of them, `make chaos` with all and often (EYRIE_CHAOS=full). A failure names its seed:
 EYRIE_CHAOS_SEED=N makes the same choices again.
 """
 
