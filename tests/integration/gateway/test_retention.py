@@ -214,12 +214,21 @@ def test_a_manifest_or_draft_that_cannot_be_read_is_kept_with_its_stage(world):
     assert world.store.exists(f"{manifest.root}/result.txt")
 
 
+HALF = "datasets/ds_half"
+
+
+def leave_half_an_upload(store):
+    """What an upload left that was broken off long ago; nothing but retention removes it."""
+    store.write(f"{HALF}/files/0.jsonl", b"xyz")
+    for path in [*store.path(HALF).rglob("*"), store.path(HALF)]:
+        os.utime(path, (0, 0))
+
+
 def test_over_rest_a_dry_run_is_the_default_and_one_removes_at_a_time(http: httpx.Client, jobs, store):
-    store.write("staging/half", b"xyz")
-    os.utime(store.path("staging/half"), (0, 0))
+    leave_half_an_upload(store)
     for body in (None, {}, {"apply": False}):
         report = http.post("/v1/gc", json=body).json()
-        assert (report["applied"], [item["key"] for item in report["items"]]) == (False, ["staging/half"])
+        assert (report["applied"], [item["key"] for item in report["items"]]) == (False, [HALF])
         assert report["bytes"] == 3
     jobs.redis.set("eyrie:lease:gc", "other")
     answer = http.post("/v1/gc", json={"apply": True})
@@ -229,17 +238,16 @@ def test_over_rest_a_dry_run_is_the_default_and_one_removes_at_a_time(http: http
     assert http.post("/v1/gc", json={"retention_days": -1}).status_code == 422
     report = http.post("/v1/gc", json={"apply": True, "retention_days": 1}).json()
     assert (report["applied"], report["retention_days"], len(report["items"])) == (True, 1, 1)
-    assert not store.exists("staging/half")
+    assert not store.exists(HALF)
 
 
 def test_the_command_line_lists_and_removes(gateway, store):
-    store.write("staging/half", b"xyz")
-    os.utime(store.path("staging/half"), (0, 0))
+    leave_half_an_upload(store)
     command = [sys.executable, "-m", "services.cli.main", "gc", "--url", gateway.url]
     dry = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "staging/half" in dry.stdout
+    assert HALF in dry.stdout
     assert "--apply" in dry.stdout
     subprocess.run([*command, "--apply"], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert not store.exists("staging/half")
+    assert not store.exists(HALF)
     after = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert "nothing to remove" in after.stdout
