@@ -9,7 +9,7 @@ RUN := $(VENV)/python
 PYTHON ?=
 PYTEST_ARGS ?=
 # Test files that run at once; most of their time is waiting. TEST_JOBS=0 runs them one by one, in order.
-TEST_JOBS ?= 3
+TEST_JOBS ?= 2
 PROMPTS ?=
 PROFILE ?= cpu
 

@@ -8,7 +8,7 @@ Value = TypeVar("Value")
 
 
 def wait_until(
-    condition: Callable[[], Value], timeout_s: float = 20.0, interval_s: float = 0.05, what: str = ""
+    condition: Callable[[], Value], timeout_s: float = 60.0, interval_s: float = 0.05, what: str = ""
 ) -> Value:
     """Ask until the answer is true, and return it.
 

@@ -241,8 +241,9 @@ def test_openapi_has_an_example_for_every_body(http: httpx.Client) -> None:
 def test_head_is_get_without_a_body(path: str, http: httpx.Client) -> None:
     head, whole = http.head(path), http.get(path)
     assert head.status_code == whole.status_code
-    for name in ("content-type", "content-length", "content-security-policy"):
+    for name in ("content-type", "content-security-policy"):
         assert head.headers.get(name) == whole.headers.get(name)
+    assert ("content-length" in head.headers) == ("content-length" in whole.headers)  # jobs that run change theirs
     assert (head.content, bool(whole.content)) == (b"", True)
 
 

@@ -20,7 +20,7 @@ from tests.support.wait import wait_until
 from tests.support.worker_site import Site
 
 GPU = "fake-0"
-WAIT_S = 60
+WAIT_S = 180
 ROWS = [{"prompt": "the same for all, so that all but training is computed once"}]
 
 
