@@ -30,6 +30,7 @@ PARTS = {
     "docs": ["tests/api/test_docs.py"],
 }
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+TOOLS = {"docs": ("curl", "jq")}  # what the lines of docs/api.md call
 NO_TESTS = 5  # pytest's exit code where it found none
 COUNTS = ("passed", "failed", "skipped")
 
@@ -61,6 +62,10 @@ def run_part(part: str, paths: list[str], arguments: list[str], report: dict[str
     """Run one part's tests and enter its counts; one that cannot run has failed, and says why."""
     if part == "page" and not any(shutil.which(name) for name in (os.environ.get("CHROMIUM", ""), *BROWSERS)):
         fail(part, report, "there is no Chromium on this machine: install the Debian package `chromium`")
+        return
+    absent = [tool for tool in TOOLS.get(part, ()) if shutil.which(tool) is None]
+    if absent:
+        fail(part, report, f"there is no {' and no '.join(absent)} on this machine: install the package of that name")
         return
     missing = [path for path in paths if not (ROOT / path).exists()]
     if missing:

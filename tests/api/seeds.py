@@ -1,20 +1,15 @@
 """Things that exist, so that requests which name them get further than 404."""
 
-import hashlib
 from typing import Any
 
 import httpx
 from redis import Redis
 
 from shared.artifact_store import LocalArtifactStore
-from shared.ids import new_id
 from shared.job_store import JobStore
-from shared.schemas.job import JobRecord, JobStatus, Stage, StageStatus, now
-from shared.schemas.manifest import FileEntry, Manifest
-from shared.schemas.registry import DraftRecord
 from tests.support.gateway_process import GatewayProcess
+from tests.support.published_drafts import figures, publish, report
 
-FILES = {"config.json": b"{}", "README.md": b"# a draft\n"}
 DELETES = "DELETE"
 
 
@@ -50,45 +45,8 @@ class Seeds:
 
     def draft(self) -> str:
         """A job that has succeeded, and its draft."""
-        job_id = self.draft_job = self.job(metadata={"seed": "draft"})
-        root = f"stages/publish/{job_id}/out"
-        for name, content in FILES.items():
-            self.store.write(f"{root}/{name}", content)
-        files = [
-            FileEntry(path=name, size=len(content), sha256=hashlib.sha256(content).hexdigest())
-            for name, content in FILES.items()
-        ]
-        key = f"stages/publish/{job_id}/manifest.json"
-        manifest = Manifest(
-            stage=Stage.PUBLISH,
-            key="k",
-            token="t",
-            job_id=job_id,
-            root=root,
-            inputs={},
-            parameters={},
-            files=files,
-            seconds=1,
-            created_at=now(),
+        draft = publish(
+            self.jobs, report(heldout={"trained": figures([0.8, 0.6, 0.4])}), data={"dataset": self.dataset()}
         )
-        self.store.write(key, manifest.model_dump_json().encode())
-        draft = DraftRecord(
-            id=new_id("draft"),
-            job_id=job_id,
-            verifier="v",
-            algorithm="eagle3",
-            root=root,
-            manifest=key,
-            bytes=sum(map(len, FILES.values())),
-            created_at=now(),
-        )
-        self.store.write(f"drafts/{draft.id}.json", draft.model_dump_json().encode())
-
-        def succeed(record: JobRecord) -> None:
-            record.status, record.draft = JobStatus.SUCCEEDED, draft.id
-            record.stage(Stage.PUBLISH).status = StageStatus.SUCCEEDED
-            record.stage(Stage.PUBLISH).manifest = key
-
-        self.jobs.update(job_id, lambda record: setattr(record, "status", JobStatus.RUNNING))
-        self.jobs.update(job_id, succeed)
+        self.draft_job = draft.job_id
         return draft.id

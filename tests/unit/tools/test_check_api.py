@@ -56,3 +56,10 @@ def test_without_a_browser_the_page_has_failed(outcome, monkeypatch):
     code, report = outcome(page="def test_a(): pass")
     assert (code, report["page"]) == (1, {"passed": 0, "failed": 1, "skipped": 0})
     assert "install the Debian package `chromium`" in report["problems"][0]
+
+
+def test_without_jq_the_guide_has_failed(outcome, monkeypatch):
+    monkeypatch.setattr(check_api.shutil, "which", lambda name: None if name == "jq" else f"/usr/bin/{name}")
+    code, report = outcome(docs="def test_a(): pass")
+    assert (code, report["docs"]) == (1, {"passed": 0, "failed": 1, "skipped": 0})
+    assert report["problems"] == ["docs: there is no jq on this machine: install the package of that name"]
