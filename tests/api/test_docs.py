@@ -6,15 +6,13 @@ A line succeeds with a status below 400, or with the one that its comment names.
 import os
 import re
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.support.gateway_process import ROOT, gateway_process
 from tests.support.redis_server import redis_server
+from tests.support.worker_process import worker_process
 
 pytestmark = pytest.mark.api
 STAGES = "tests.support.page_stages"
@@ -51,27 +49,6 @@ def as_script(lines: list[str]) -> str:
     return "\n".join(parts)
 
 
-@contextmanager
-def worker(clone: Path, folder: Path, redis_url: str) -> Iterator[None]:
-    environment = os.environ | {
-        "EYRIE_REDIS_URL": redis_url,
-        "EYRIE_STORE_ROOT": str(folder / "store"),
-        "EYRIE_EXCHANGE_ROOT": str(folder / "exchange"),
-        "EYRIE_STAGE_PACKAGE": STAGES,
-        "EYRIE_GPUS": "fake-0",
-        "EYRIE_GPU_LOCK_FOLDER": str(folder / "gpu-locks"),
-    }
-    with (folder / "worker.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "services.worker"], cwd=clone, env=environment, stdout=log, stderr=log
-        )
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
 def test_every_line_of_the_guide_works_from_a_bare_clone(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
@@ -80,7 +57,7 @@ def test_every_line_of_the_guide_works_from_a_bare_clone(tmp_path: Path) -> None
     with (
         redis_server(tmp_path / "redis") as redis,
         gateway_process(tmp_path, redis.url, root=clone) as gateway,
-        worker(clone, tmp_path, redis.url),
+        worker_process(tmp_path, redis.url, STAGES, "fake-0", clone),
     ):
         environment = os.environ | {"EYRIE_URL": gateway.url, "FOLDER_OF_TEST": str(tmp_path), "no_proxy": "127.0.0.1"}
         result = subprocess.run(

@@ -1,8 +1,5 @@
 """What the page is tested on: a real Redis, a real gateway, real workers with stages that have something to look at."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,9 +8,10 @@ from typing import Any
 
 import httpx
 
-from tests.support.gateway_process import ROOT, GatewayProcess, free_port, gateway_process
+from tests.support.gateway_process import GatewayProcess, free_port, gateway_process
 from tests.support.redis_server import redis_server
 from tests.support.wait import wait_until
+from tests.support.worker_process import worker_process
 
 STAGES = "tests.support.page_stages"
 JOB_TIMEOUT_S = 240.0
@@ -104,34 +102,8 @@ def page_site(folder: Path, workers: int = 2) -> Iterator[PageSite]:
         stack.callback(site.close)
         site.start_gateway()
         for _ in range(workers):
-            stack.enter_context(_worker(folder, redis.url))
+            stack.enter_context(worker_process(folder, redis.url, STAGES, "fake-0,fake-1"))
         yield site
-
-
-@contextmanager
-def _worker(folder: Path, redis_url: str) -> Iterator[None]:
-    environment = os.environ | {
-        "EYRIE_REDIS_URL": redis_url,
-        "EYRIE_STORE_ROOT": str(folder / "store"),
-        "EYRIE_EXCHANGE_ROOT": str(folder / "exchange"),
-        "EYRIE_STAGE_PACKAGE": STAGES,
-        "EYRIE_GPUS": "fake-0,fake-1",
-        "EYRIE_GPU_LOCK_FOLDER": str(folder / "gpu-locks"),
-        "EYRIE_STOP_GRACE_S": "5",
-    }
-    with (folder / "workers.log").open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "services.worker"], cwd=ROOT, env=environment, stdout=log, stderr=log
-        )
-    try:
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def furnish(site: PageSite) -> Furniture:
