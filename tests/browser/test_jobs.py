@@ -2,7 +2,7 @@
 
 import re
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.support.page_site import PROMPTS, PageSite
 
@@ -158,3 +158,21 @@ def test_jobs_are_filtered_by_what_the_address_says(page: Page, site: PageSite) 
     expect(page.get_by_text("No job matches.")).to_be_visible()
     page.get_by_role("link", name="Clear").click()
     expect(page.locator(f"[data-job={job_id}]")).to_be_visible()
+
+
+def test_what_is_written_while_a_dataset_is_uploaded_stays(page: Page, site: PageSite) -> None:
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/v1/datasets?*name=*", hold)
+    page.get_by_role("link", name="Submit a job").click()
+    upload = {"name": "slow.jsonl", "mimeType": "text/plain", "buffer": PROMPTS}
+    page.get_by_label("or upload one").set_input_files(upload)
+    page.get_by_label("Learning rate").fill("0.5")
+    document = page.get_by_role("textbox", name="Document")
+    expect(document).to_have_value(re.compile('"lr": 0.5'))
+    held[0].continue_()
+    expect(document).to_have_value(re.compile('"dataset": "ds_'))
+    expect(document).to_have_value(re.compile('"lr": 0.5'))

@@ -23,15 +23,14 @@ const ACTIONS = {
   },
 };
 
-export function JobActions({ job, onDone }) {
+export function JobActions({ job, onDone, onDelete, failure }) {
   const [asked, setAsked] = useState(null);
   const [error, setError] = useState(null);
   const offered = Object.entries(ACTIONS).filter(([, { when }]) => when.includes(job.status));
 
   const act = async (action) => {
     if (action === "delete") {
-      await api(path`/v1/jobs/${job.id}`, { method: "DELETE" });
-      go(link(["jobs"]));
+      onDelete();
       return;
     }
     const answer = await api(path`/v1/jobs/${job.id}/${action}`, { method: "POST" });
@@ -56,7 +55,7 @@ export function JobActions({ job, onDone }) {
         </button>`,
       )}
     </div>
-    ${error && html`<${Problem} error=${error} />`}
+    ${(error ?? failure) && html`<${Problem} error=${error ?? failure} />`}
     ${asked &&
     html`<${Confirm}
       title=${`${ACTIONS[asked].title} ${job.name || job.id}?`}

@@ -3,8 +3,8 @@
 import { api, path } from "../core/api.js";
 import { duration } from "../core/format.js";
 import { useChanges, useReading } from "../core/live.js";
-import { link } from "../core/router.js";
-import { html } from "../core/ui.js";
+import { go, link } from "../core/router.js";
+import { html, useState } from "../core/ui.js";
 import { Ago, Copy, Heading, Loading, Problem, Status } from "../parts/common.js";
 import { JobActions } from "../parts/job_actions.js";
 import { StageBar, StageLegend } from "../parts/stages.js";
@@ -27,18 +27,30 @@ const TABS = [
 ];
 
 export function JobView({ id, tab = "overview", params }) {
-  const reading = useReading(() => api(path`/v1/jobs/${id}`), [id]);
+  const [deletion, setDeletion] = useState({ running: false, failure: null });
+  const reading = useReading(deletion.running ? null : () => api(path`/v1/jobs/${id}`), [id, deletion.running]);
   const job = reading.data;
   const ended = job !== null && ENDED.includes(job.status);
-  useChanges(reading.nudge, { concerns: (changed) => changed === id, off: ended });
+  useChanges(reading.nudge, { concerns: (changed) => changed === id, off: ended || deletion.running });
 
+  const remove = async () => {
+    setDeletion({ running: true, failure: null }); // nothing asks for a job that is going
+    try {
+      await api(path`/v1/jobs/${id}`, { method: "DELETE" });
+      go(link(["jobs"]));
+    } catch (failure) {
+      setDeletion({ running: false, failure });
+    }
+  };
+
+  if (deletion.running) return html`<${Loading} />`;
   if (reading.error && !job) {
     if (reading.error.isOutage) return html`<${Heading} title="Job" /><${Loading} />`;
     return html`<${Heading} title="Job" /><${Problem} error=${reading.error}><a href=${link(["jobs"])}>All jobs</a><//>`;
   }
   if (!job) return html`<${Loading} />`;
   return html`<${Heading} title=${job.name || job.id} below=${html`<${Below} job=${job} />`}>
-      <${JobActions} job=${job} onDone=${reading.reload} />
+      <${JobActions} job=${job} onDone=${reading.reload} onDelete=${remove} failure=${deletion.failure} />
     <//>
     <${Standing} job=${job} ended=${ended} />
     <nav class="tabs" aria-label="Parts of the job">

@@ -84,22 +84,30 @@ function useDraftDocument(params) {
   const [text, setText] = useState(() => asText(document));
   const [problem, setProblem] = useState(null);
   const from = params.get("from");
-  const change = (next) => {
+  const latest = useRef({ document, problem: null });
+  const keep = (next) => {
+    latest.current = { document: next, problem: null };
     setDocument(next);
-    setText(asText(next));
     setProblem(null);
+  };
+  // What is altered is the document of this moment: an upload that ends late takes nothing back that was written meanwhile.
+  const change = (alter) => {
+    if (latest.current.problem !== null) return; // the text is being written: it is not replaced
+    const next = alter(latest.current.document);
+    keep(next);
+    setText(asText(next));
   };
   const type = (typed) => {
     setText(typed);
     try {
-      setDocument(parseDocument(typed));
-      setProblem(null);
+      keep(parseDocument(typed));
     } catch (failure) {
+      latest.current.problem = failure.message;
       setProblem(failure.message);
     }
   };
   useEffect(() => {
-    if (from) api(path`/v1/jobs/${from}`).then((job) => change(job.spec), () => {});
+    if (from) api(path`/v1/jobs/${from}`).then((job) => change(() => job.spec), () => {});
   }, [from]);
   return { document, text, problem, change, type };
 }

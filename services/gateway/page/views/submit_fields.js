@@ -43,7 +43,7 @@ const GROUPS = [
 
 export function Fields({ document, change, presets, datasets, resolved, problems, disabled }) {
   const preset = presets.find(({ name }) => name === document.preset)?.document ?? {};
-  const set = (pointer, value) => change(withValue(document, pointer, value));
+  const set = (pointer, value) => change((latest) => withValue(latest, pointer, value));
   const shared = { document, set, preset, resolved, problems };
   return html`<fieldset class="fields" disabled=${disabled}>
     <legend class="visually-hidden">Fields of the job</legend>
