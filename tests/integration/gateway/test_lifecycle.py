@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from services.gateway.reconciler import LEASE_KEY
+from services.gateway.reconciler import Reconciler
 from shared import attempts
 from shared.artifact_store import LocalArtifactStore
 from shared.errors import StatusReason
@@ -279,27 +279,42 @@ def test_case_34_an_emptied_redis_forgets_no_decision_no_attempt_and_no_key(tmp_
         assert world.ask(paused, "resume").json()["status"] == "queued"
 
 
-def test_two_gateways_that_mend_at_once_start_every_lost_job_once(tmp_path: Path) -> None:
+def test_two_reconcilers_at_once_start_every_lost_job_once(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        world = World(tmp_path, stack, **EAGER)
-        other = world.start_gateway(**EAGER)
+        world = World(tmp_path, stack, **PATIENT)
         lost = [world.submit() for _ in range(10)]
         for job_id in lost:
             world.run(job_id, alive=False)
+        settings = Settings(reconcile_interval_s=0.2, run_lease_s=3)
 
-        def mended() -> bool:
-            world.redis.delete(LEASE_KEY)  # so that both believe to have it
-            return all(world.jobs.get(job_id).attempt == 2 for job_id in lost)
+        def mend(name: str) -> None:
+            """What a gateway does that believes to have the lease, from its own connection."""
+            with open_redis(world.redis_server.url) as redis:
+                jobs = JobStore(redis, LocalArtifactStore(world.gateway.store))
+                reconciler = Reconciler(jobs, JobQueue(world.redis_server.url), settings)
 
-        wait_until(mended, 30, interval_s=0.02, what="all have their next attempt")
+                def mended() -> bool:
+                    reconciler.round()
+                    return all(jobs.get(job_id).attempt == 2 for job_id in lost)
+
+                wait_until(mended, interval_s=0.01, what=f"{name} sees all mended")
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(mend, ("one", "another")))
         wait_until(lambda: len(world.queue.jobs_in_line()) == 10, what="all are in line")
         assert all(world.jobs.get(job_id).retries == {StatusReason.WORKER_LOST: 1} for job_id in lost)
-        again = world.submit()
-        world.run(again, alive=False)
+
+
+def test_another_gateway_mends_when_the_first_is_killed(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack, **EAGER)
+        other = world.start_gateway(**EAGER)
+        job_id = world.submit()
+        world.run(job_id, alive=False)
         world.gateway.process.send_signal(signal.SIGKILL)
         with httpx.Client(base_url=other.url, timeout=30) as http:
-            answer = partial(http.get, f"/v1/jobs/{again}")
-            wait_until(lambda: answer().json()["attempt"] == 2, 40, what="the other gateway takes over")
+            answer = partial(http.get, f"/v1/jobs/{job_id}")
+            wait_until(lambda: answer().json()["attempt"] == 2, what="the other gateway takes over")
             assert answer().json()["status_reason"]["code"] == "worker_lost"
 
 
