@@ -3,7 +3,8 @@
 ARG BASE_IMAGE=debian:bookworm-slim
 
 FROM ${BASE_IMAGE}
-# The uid is that of the official image, which compose.yaml names.
+# The uid is that of the official image, which compose.yaml names. The version of Redis is the base image's choice.
+# hadolint ignore=DL3008
 RUN command -v redis-server >/dev/null \
     || { apt-get update && apt-get install -y --no-install-recommends redis-server && rm -rf /var/lib/apt/lists/*; }
 RUN mkdir -p /data && chown 999:999 /data && chmod 700 /data

@@ -1,6 +1,8 @@
 """The images: packages locked as those that everything is tested with, built in stages, run by a user of their own."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -126,3 +128,30 @@ def test_nothing_but_sources_gets_into_a_build() -> None:
     }
     roots = {part.partition("/")[0] for part in copied if not part.startswith(("/", "--"))}
     assert roots <= let_in
+
+
+def checker(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a checker of the environment that the tests run in."""
+    return subprocess.run(
+        [Path(sys.executable).with_name(name), *arguments], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+@pytest.mark.parametrize("path", sorted(DOCKER.glob("*.Dockerfile")), ids=lambda path: path.name)
+def test_hadolint_has_nothing_to_say_of_a_dockerfile(path: Path) -> None:
+    checked = checker("hadolint", "--no-color", path)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize("path", [*sorted(DOCKER.glob("*.sh")), ROOT / ".ci" / "run"], ids=lambda path: path.name)
+def test_shellcheck_has_nothing_to_say_of_a_script(path: Path) -> None:
+    checked = checker("shellcheck", path)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_checkers_find_faults(tmp_path: Path) -> None:
+    dockerfile, script = tmp_path / "Dockerfile", tmp_path / "script.sh"
+    dockerfile.write_text("FROM debian\nRUN cd /tmp && sudo apt-get install curl\n")
+    script.write_text("#!/bin/sh\nrm -rf $1/*\n")
+    assert "DL3004" in checker("hadolint", "--no-color", dockerfile).stdout
+    assert "SC2086" in checker("shellcheck", script).stdout
