@@ -4,6 +4,7 @@ import itertools
 import json
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,8 @@ POLL_S = 0.2
 MOVING = frozenset({"running", "pausing", "cancelling"})
 RARELY = 20  # one that waits or has ended is looked at so much less often
 TIMEOUT_S = 10.0
+STILL_S = 240.0
+LONGEST_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class Driver:
         self.accepted.append(again)
         return again
 
-    def ask(self, method: str, path: str, timeout_s: float = 120.0, **arguments: Any) -> dict[str, Any]:
+    def ask(self, method: str, path: str, timeout_s: float = 180.0, **arguments: Any) -> dict[str, Any]:
         """Ask until somebody answers; an answer of the 4xx kind is a failure of the test."""
 
         def once() -> httpx.Response | None:
@@ -128,20 +131,41 @@ class Driver:
         """A job as the service shows it now."""
         return self.ask("GET", f"/v1/jobs/{job_id}")
 
-    def wait_for_end(self, timeout_s: float = 240.0) -> dict[str, dict[str, Any]]:
+    def wait_for_end(self) -> dict[str, dict[str, Any]]:
         """Wait until every accepted job has ended; returns them as they are shown then."""
         ended: dict[str, dict[str, Any]] = {}
-        end = time.monotonic() + timeout_s
-        for job_id in self.accepted:
-            left = max(1.0, end - time.monotonic())
-            ended[job_id] = wait_until(lambda one=job_id: self._ended(one), left, 0.5, what=f"{job_id} ends")  # type: ignore[misc]
+
+        def all_ended() -> bool:
+            for job_id in self.accepted:
+                if job_id not in ended and (job := self._ended(job_id)):
+                    ended[job_id] = job
+            return len(ended) == len(self.accepted)
+
+        self.wait_while_moving(all_ended, "all jobs end")
         return ended
+
+    def wait_while_moving(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for something for as long as jobs get on, however slow the machine is.
+
+        Raises:
+            AssertionError: nothing that is shown of any job has changed for `STILL_S`, or `LONGEST_S` are over.
+        """
+        begun = moved = time.monotonic()
+        states = set[Any]()
+        while not condition():
+            seen = {(look.job, look.status, look.percent, look.step, look.attempt) for look in list(self.history)}
+            moment = time.monotonic()
+            moved = moment if seen - states else moved
+            states = seen
+            assert moment - moved < STILL_S, f"nothing has moved for {STILL_S} s: {what}"
+            assert moment - begun < LONGEST_S, f"not within {LONGEST_S} s: {what}"
+            time.sleep(0.5)
 
     def expect_restart(self) -> None:
         """Say that Redis is being emptied: what is shown of a job under way may fall once."""
         self.restarts.append(time.monotonic())
 
-    def wait_for_step(self, job_id: str, step: int, timeout_s: float = 60.0) -> None:
+    def wait_for_step(self, job_id: str, step: int, timeout_s: float = 180.0) -> None:
         """Wait until a job's training has really taken a step, by the journal."""
 
         def reached() -> bool:

@@ -25,6 +25,7 @@ LONGEST_DELAY_S = 0.020
 PATIENCE_S = 15.0  # longer than the reconciler waits before it sends a lost message again
 STEPS, STEP_S = 60, 0.05
 PAST_THE_LEASE_S = 6.0
+WAIT_S = 180.0  # for what takes seconds on a machine that has nothing else to do
 CLOCKS = ("+600s", "-600s")
 
 
@@ -42,10 +43,10 @@ def sigterm_after_dequeue(driver: Driver, chance: random.Random, strikes: int) -
             worker = site.start_worker()
             if not dequeues.wait(PATIENCE_S):  # all that was in line is done: give it more to do
                 driver.submit()
-                assert dequeues.wait(60.0), "a new job is taken"
+                assert dequeues.wait(WAIT_S), "a new job is taken"
             time.sleep(chance.uniform(0, LONGEST_DELAY_S))
             worker.send_signal(signal.SIGTERM)
-            worker.wait(60)
+            worker.wait(WAIT_S)
             struck += 1
     for _ in range(2):
         site.start_worker()
@@ -60,7 +61,7 @@ def kill_processes(driver: Driver, chance: random.Random, strikes: int) -> dict[
         target = list(counts)[strike % len(counts)]
         for worker in site.live_workers():
             worker.send_signal(signal.SIGTERM)
-            worker.wait(60)
+            worker.wait(WAIT_S)
         worker = site.start_worker()
         job_id = driver.submit(STEPS, STEP_S)
         driver.wait_for_step(job_id, chance.randint(2, STEPS // 2))
@@ -68,7 +69,7 @@ def kill_processes(driver: Driver, chance: random.Random, strikes: int) -> dict[
             process.kill()
         counts[target] += 1
         if target in ("worker", "all"):
-            worker.wait(10)
+            worker.wait(WAIT_S)
             site.start_worker()
     return counts
 
@@ -88,7 +89,7 @@ def freeze_and_thaw(driver: Driver, chance: random.Random, strikes: int) -> dict
         for process in frozen:
             process.suspend()
         other = site.start_worker()
-        wait_until(lambda job=job_id: driver.job(job)["attempt"] > 1, 60, what="the frozen run is replaced")  # type: ignore[misc]
+        wait_until(lambda job=job_id: driver.job(job)["attempt"] > 1, WAIT_S, what="the frozen run is replaced")  # type: ignore[misc]
         for process in frozen:
             if process.is_running():
                 process.resume()
@@ -96,7 +97,7 @@ def freeze_and_thaw(driver: Driver, chance: random.Random, strikes: int) -> dict
         driver.wait_for_end()
         for one in (worker, other):
             one.send_signal(signal.SIGTERM)
-            one.wait(60)
+            one.wait(WAIT_S)
     site.start_worker()
     return counts
 
@@ -149,7 +150,7 @@ def gateways_killed(driver: Driver, chance: random.Random, strikes: int) -> dict
         driver.wait_for_step(job_id, 2)
         _, process = chance.choice([entry for entry in site.gateways if entry[1].poll() is None])
         process.kill()
-        process.wait(10)
+        process.wait(WAIT_S)
         driver.submit()
         site.start_gateway()
     return {"gateways": strikes}
@@ -164,7 +165,7 @@ def many_jobs_few_workers(driver: Driver, chance: random.Random, strikes: int) -
         driver.submit(steps=chance.randint(2, 10))
     for _ in range(3):
         site.start_worker()
-    wait_until(lambda: len(_ended(driver)) >= strikes // 2, 300, 0.5, what="half of the jobs end")
+    driver.wait_while_moving(lambda: len(_ended(driver)) >= strikes // 2, "half of the jobs end")
     for worker in chance.sample(site.live_workers(), 3):
         worker.send_signal(signal.SIGTERM)
     return {"jobs": strikes, "workers": 4}
@@ -225,7 +226,7 @@ def gpus_contended(driver: Driver, chance: random.Random, strikes: int) -> dict[
     for strike in range(strikes):
         count = 1 + strike % 2
         jobs = [driver.submit(STEPS // 2, STEP_S, train={"gpus": count}) for _ in range(3)]
-        wait_until(lambda wanted=jobs: _stepping(driver, wanted), 90, what="one of them trains")  # type: ignore[misc]
+        wait_until(lambda wanted=jobs: _stepping(driver, wanted), WAIT_S, what="one of them trains")  # type: ignore[misc]
         holders = [worker for worker in site.live_workers() if stage_child_of(worker)]
         if holders:
             victim = chance.choice(holders)
@@ -251,15 +252,15 @@ def clocks_off(driver: Driver, chance: random.Random, strikes: int) -> dict[str,
         driver.wait_for_step(job_id, chance.randint(2, STEPS // 4))
         for process in victims(worker, "all"):
             process.kill()
-        worker.wait(10)
+        worker.wait(WAIT_S)
         other = site.start_worker()
         driver.submit()
         driver.wait_for_end()
         other.send_signal(signal.SIGTERM)
-        other.wait(60)
+        other.wait(WAIT_S)
         _, gateway = site.gateways.pop()
         gateway.terminate()
-        gateway.wait(30)
+        gateway.wait(WAIT_S)
         counts[offset] += 1
     return counts
 
