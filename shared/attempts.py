@@ -77,13 +77,12 @@ def settle(record: JobRecord) -> None:
 
 def hand_over(record: JobRecord) -> None:
     """The worker was told to stop, and saved what it had: another one goes on. This counts as no failure."""
-    if record.status in STOPPING:
-        settle(record)
-        return
-    record.status_reason = StatusReason.WORKER_LOST
-    record.status_message = "the worker was stopped; another one goes on"
-    _end(record, "handed_over", record.status_message, StageStatus.PENDING)
-    record.attempt += 1
+    _hand_over(record, StatusReason.WORKER_LOST, "the worker was stopped; another one goes on")
+
+
+def give_back(record: JobRecord) -> None:
+    """A run that had the job's verifier loaded has made its data; with those stages done it goes back into line."""
+    _hand_over(record, StatusReason.CAPACITY, "its data is made; it waits for its turn to train")
 
 
 def lose(record: JobRecord, settings: Settings) -> None:
@@ -146,6 +145,15 @@ def stand_still(stage: StageRecord) -> None:
     """A stage that runs no more has reached something, at no rate."""
     if stage.progress is not None:
         stage.progress = stage.progress.model_copy(update={"rate": None, "eta_s": None})
+
+
+def _hand_over(record: JobRecord, reason: StatusReason, message: str) -> None:
+    if record.status in STOPPING:
+        settle(record)
+        return
+    record.status_reason, record.status_message = reason, message
+    _end(record, "handed_over", message, StageStatus.PENDING)
+    record.attempt += 1
 
 
 def _require_waiting(record: JobRecord, attempt: int) -> None:

@@ -6,7 +6,7 @@ a best guess (`likely`) for people, and an upper bound (`most`).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from shared.draft_shape import draft_shape
@@ -145,12 +145,21 @@ def estimate_steps(spec: JobSpec, tokens: TokenEstimate) -> int:
     return steps if train.max_steps is None else min(steps, train.max_steps)
 
 
-def verifier_starts(spec: JobSpec) -> int:
-    """How often vLLM loads the verifier: for the data where it is managed, and once for each draft that it measures."""
+def verifier_starts(spec: JobSpec, reused: Collection[Stage] = ()) -> int:
+    """How often vLLM loads the verifier: for the data where it is managed, and once for each draft that it measures.
+
+    Args:
+        reused: stages that need not run.
+    """
     evaluate = spec.evaluate
     measured = [evaluate.mode, evaluate.baseline if evaluate.mode == "vllm" else "offline"]
     measured += [evaluate.mode] if evaluate.compare_to else []
-    return int(spec.verifier.managed is not None) + measured.count("vllm")
+    return int(starts_for_data(spec, reused)) + measured.count("vllm")
+
+
+def starts_for_data(spec: JobSpec, reused: Collection[Stage] = ()) -> bool:
+    """Whether a managed verifier has to be loaded for the rows."""
+    return spec.verifier.managed is not None and not {Stage.GENERATE, Stage.CAPTURE} <= set(reused)
 
 
 def captures_inline(spec: JobSpec) -> bool:

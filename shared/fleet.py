@@ -5,6 +5,7 @@ Keys (below `eyrie:`):
     worker:ID      `WorkerRecord` (JSON); expires when the worker falls silent
     verifiers      set of ids
     verifier:ID    `VerifierState` (JSON); expires when the run that started it falls silent
+    verifier-loads hash: what the latest start of each model took, in seconds
 """
 
 from typing import TypeVar, cast
@@ -16,6 +17,7 @@ from shared.gpu_leases import PREFIX, GpuLeases
 from shared.schemas.fleet import GpuInfo, GpuState, GpuStatus, VerifierState, WorkerRecord
 
 WORKERS, VERIFIERS = f"{PREFIX}workers", f"{PREFIX}verifiers"
+LOADS = f"{PREFIX}verifier-loads"
 
 Entry = TypeVar("Entry", bound=BaseModel)
 
@@ -49,6 +51,19 @@ class Fleet:
     def verifiers(self) -> list[VerifierState]:
         """The managed verifiers that workers run now, oldest first."""
         return sorted(self._entries(VERIFIERS, VerifierState), key=lambda verifier: verifier.id)
+
+    def note_load(self, model: str, seconds: float) -> None:
+        """Keep what it took until a managed verifier answered.
+
+        Args:
+            model: as job documents name it.
+        """
+        self.redis.hset(LOADS, model, str(seconds))
+
+    def load_seconds(self, model: str) -> float | None:
+        """What the latest start of a model took on this fleet; None where none is known."""
+        seconds = cast("str | None", self.redis.hget(LOADS, model))
+        return None if seconds is None else float(seconds)
 
     def gpus(self) -> list[GpuState]:
         """Every GPU that a live worker sees or that somebody holds, sorted by id."""

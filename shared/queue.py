@@ -21,8 +21,9 @@ class JobQueue:
         self.redis = redis or Redis.from_url(redis_url)  # RQ needs bytes, the job store text
         self.queue = Queue(QUEUE_NAME, connection=self.redis, serializer=JSONSerializer)
 
-    def enqueue(self, job_id: str, attempt: int) -> None:
-        """Put an attempt in line. A second message for one attempt does no harm: it finds the attempt taken."""
+    def enqueue(self, job_id: str, attempt: int, *, first: bool = False) -> None:
+        """Put an attempt in line, at its end or as the `first`. A second message for one attempt does no harm: it finds
+        the attempt taken."""
         self.redis.lrem(self.queue.intermediate_queue_key, 0, message_id(job_id, attempt))  # of a worker that died
         self.queue.enqueue_call(
             ENTRY_POINT,
@@ -31,15 +32,16 @@ class JobQueue:
             timeout=NO_LIMIT,
             result_ttl=FINISHED_TTL_S,
             failure_ttl=FINISHED_TTL_S,
+            at_front=first,
         )
 
     def waiting(self) -> int:
         """How many messages stand in line."""
         return int(self.queue.count)
 
-    def jobs_in_line(self) -> set[str]:
-        """Ids of all jobs that have a message in the line itself."""
-        return {message.rsplit("-", 1)[0] for message in self.queue.get_job_ids()}
+    def jobs_in_line(self) -> list[str]:
+        """Ids of all jobs that have a message in the line itself, the next one first."""
+        return list(dict.fromkeys(message.rsplit("-", 1)[0] for message in self.queue.get_job_ids()))
 
     def is_waiting(self, job_id: str, attempt: int) -> bool:
         """Tell whether the attempt stands in the line itself (whatever RQ believes of its status)."""

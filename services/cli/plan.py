@@ -66,7 +66,7 @@ def _facts(plan: dict[str, Any]) -> list[tuple[str, str]]:
     if plan.get("seconds") is not None:
         facts.append(("time", f"about {plan['seconds']:,.0f} s, by what earlier jobs took"))
     if plan["verifier_starts"] is not None:
-        facts.append(("verifier starts", str(plan["verifier_starts"])))
+        facts.append(("verifier starts", _starts(plan)))
     if plan["disk_bytes"]:
         facts.append(("disk", _amount(plan["disk_bytes"])))
     store = plan["store"]
@@ -75,6 +75,13 @@ def _facts(plan: dict[str, Any]) -> list[tuple[str, str]]:
     facts.append(("store", f"{human_bytes(store['free_bytes'])} free{used}"))
     assumptions = [*plan["notes"], *(plan["tokens"] or {}).get("assumptions", [])]
     return facts + [("assumed" if not number else "", text) for number, text in enumerate(assumptions)]
+
+
+def _starts(plan: dict[str, Any]) -> str:
+    starts, each = plan["verifier_starts"], plan["verifier_load_seconds"]
+    if not starts or each is None:
+        return str(starts)
+    return f"{starts}, at {each:,.0f} s each by the latest: {plan['loading_seconds']:,.0f} s of loading"
 
 
 def _stage_table(stages: list[dict[str, Any]]) -> Table:

@@ -23,6 +23,7 @@ from shared.estimate import (
     train_memory,
     verifier_starts,
 )
+from shared.fleet import Fleet
 from shared.manifests import read_manifest
 from shared.presets import pointer_errors, resolve
 from shared.schemas.job import Stage
@@ -64,7 +65,7 @@ def plan_job(backend: Backend, document: dict[str, Any]) -> Plan:
 def _fill(plan: Plan, spec: JobSpec, backend: Backend) -> None:
     spec, errors = check_job(backend, spec)
     plan.problems = [PlanProblem(pointer=field.pointer, message=field.message) for field in errors]
-    plan.document, plan.verifier_starts = spec, verifier_starts(spec)
+    plan.document = spec
     record, config = _dataset(backend.artifacts, spec.data.dataset), _verifier(spec)
     if config is not None:
         _fill_shape(plan, spec, config)
@@ -72,7 +73,16 @@ def _fill(plan: Plan, spec: JobSpec, backend: Backend) -> None:
         plan.notes = ["the gateway does not see the verifier's checkpoint: no figures that depend on its shape"]
     if record is not None and config is not None and not plan.problems:
         _fill_stages(plan, spec, record, config, backend.artifacts)
+    _fill_loading(plan, spec, Fleet(backend.jobs.redis))
+    if plan.stages:
         add_seconds(plan, spec, backend.jobs)
+
+
+def _fill_loading(plan: Plan, spec: JobSpec, fleet: Fleet) -> None:
+    plan.verifier_starts = verifier_starts(spec, plan.reused())
+    plan.verifier_load_seconds = fleet.load_seconds(spec.verifier.model)
+    if plan.verifier_load_seconds is not None:
+        plan.loading_seconds = round(plan.verifier_starts * plan.verifier_load_seconds, 1)
 
 
 def _fill_shape(plan: Plan, spec: JobSpec, config: VerifierConfig) -> None:

@@ -107,7 +107,7 @@ class Reconciler:
     def _look_at_all(self) -> None:
         before, self._wrong_since = self._wrong_since, {}
         under_way = sorted(self.jobs.ids_in(*UNDER_WAY))
-        not_in_line = sorted(self.jobs.ids_in(JobStatus.QUEUED) - self.queue.jobs_in_line())
+        not_in_line = sorted(self.jobs.ids_in(JobStatus.QUEUED).difference(self.queue.jobs_in_line()))
         wanted = [*under_way, *not_in_line][:MOST_RECORDS]
         found = set()
         for record in self.jobs.get_many(wanted):

@@ -8,6 +8,7 @@ hardly matters, its seconds stand as they are.
 from collections.abc import Iterator
 from statistics import median
 
+from shared.estimate import starts_for_data
 from shared.job_store import JobStore
 from shared.schemas.job import JobRecord, Stage, StageRecord, StageStatus
 from shared.schemas.plan import Plan
@@ -24,7 +25,11 @@ def add_seconds(plan: Plan, spec: JobSpec, jobs: JobStore) -> None:
     for stage in plan.stages:
         stage.seconds = 0.0 if stage.reused else _seconds(stage.name, spec, latest, units.get(stage.name))
     known = [stage.seconds for stage in plan.stages if stage.seconds is not None]
-    plan.seconds = round(sum(known), 1) if plan.stages and len(known) == len(plan.stages) else None
+    if plan.stages and len(known) == len(plan.stages):
+        load = (
+            plan.verifier_load_seconds if starts_for_data(spec, plan.reused()) else None
+        )  # evaluation's are in its own
+        plan.seconds = round(sum(known) + (load or 0.0), 1)
 
 
 def _seconds(name: Stage, spec: JobSpec, latest: list[JobRecord], units: int | None) -> float | None:

@@ -9,15 +9,16 @@ from typing import TypeVar
 
 from redis.exceptions import RedisError
 
-from services.worker.data.exchange import sweep_dead_runs
 from services.worker.gpu_locks import GpuLocks
 from services.worker.gpus import LocalGpus, require_job_gpus
 from services.worker.integrations import require_loggers
+from services.worker.lending import DATA_STAGES, GuestControl, guests
 from services.worker.run_control import CancelRequested, PauseRequested, RunControl, WorkerStopping
 from services.worker.stage_attempt import StageAttempt, StageFailed
 from services.worker.stage_inputs import StageInputs
+from services.worker.strays import sweep_states
 from services.worker.supervision import end_tree
-from services.worker.verifier_session import VerifierSession
+from services.worker.verifier_session import LentVerifier, VerifierSession
 from shared import attempts
 from shared.errors import ArtifactStoreError, EyrieError, InternalError
 from shared.fleet import Fleet
@@ -40,19 +41,30 @@ T = TypeVar("T")
 
 
 class JobRun:
-    """Takes a job from where it stands to a terminal state, or as far as somebody lets it."""
+    """Takes a job from where it stands to a terminal state, or as far as somebody lets it.
+
+    Args:
+        lender: has the job's verifier loaded; then its data is made, and it goes back into line.
+    """
 
     def __init__(
-        self, jobs: JobStore, queue: JobQueue, settings: Settings, control: RunControl, attempt: int, worker: str
+        self,
+        jobs: JobStore,
+        queue: JobQueue,
+        settings: Settings,
+        control: RunControl,
+        attempt: int,
+        worker: str,
+        lender: VerifierSession | None = None,
     ) -> None:
         self.jobs, self.queue, self.settings, self.control = jobs, queue, settings, control
-        self.attempt, self.worker = attempt, worker
+        self.attempt, self.worker, self.lender = attempt, worker, lender
         self.job_id, self.token = control.job_id, control.token
         self.gpus = LocalGpus(settings.gpus, GpuLocks(settings.gpu_lock_folder, jobs.artifacts.root))
 
     def run(self) -> None:
         """Run the job's unfinished stages; every way out leaves a record that says what happened."""
-        self._sweep_exchange()
+        sweep_states(self.jobs, self.settings.exchange_root)
         try:
             self._run_to_the_end()
         except Fenced:
@@ -63,7 +75,7 @@ class JobRun:
             end_tree(self.token, None, LEFTOVER_GRACE_S)
             with contextlib.suppress(_GaveUp):
                 self._insist(self._release)
-            self._sweep_exchange()
+            sweep_states(self.jobs, self.settings.exchange_root)
 
     def _run_to_the_end(self) -> None:
         try:
@@ -76,6 +88,8 @@ class JobRun:
             self._end(attempts.settle)
         except WorkerStopping:
             self._follow(self._end(attempts.hand_over))
+        except _DataMade:
+            self._follow(self._end(attempts.give_back), first=True)
         except StageFailed as failure:
             self._fail(failure.detail)
         except EyrieError as error:
@@ -99,7 +113,10 @@ class JobRun:
         try:
             if self._insist(self._is_for_another):
                 return None
-            return self._insist(lambda: self.jobs.update(self.job_id, begin))
+            record = self._insist(lambda: self.jobs.update(self.job_id, begin))
+            if self.lender is not None:
+                self._insist(lambda: self.queue.remove(self.job_id, self.attempt))
+            return record
         except attempts.NotThisAttempt:
             log.info("job %s: attempt %d is taken or over; its message is dropped", self.job_id, self.attempt)
             return None
@@ -121,13 +138,39 @@ class JobRun:
         inputs = StageInputs(record.spec, self.jobs.artifacts)
         require_job_gpus(self.gpus, record.spec)
         require_loggers(record.spec)
-        with VerifierSession(record.spec, inputs, self.control) as session:
+        with self._session(record, inputs) as session:
             for stage in Stage:
+                if self.lender is not None and stage not in DATA_STAGES:
+                    raise _DataMade
                 if not inputs.needs_verifier(stage):
+                    self._lend(session)
                     session.close()
                 inputs.require_same_verifier()
                 with log_context(stage=stage.value):
                     inputs.add(self._ensure_stage(record, stage, inputs, session))
+
+    def _session(self, record: JobRecord, inputs: StageInputs) -> VerifierSession:
+        if self.lender is None:
+            return VerifierSession(record.spec, inputs, self.control)
+        if not self.lender.serves(record.spec, inputs):  # its files have changed meanwhile
+            raise WorkerStopping
+        return LentVerifier(self.lender, record.spec, inputs, self.control)
+
+    def _lend(self, session: VerifierSession) -> None:
+        """Before a managed verifier is stopped, have the data made of those in line that want the same one."""
+        for guest in self._insist(lambda: guests(session, self.jobs, self.queue)):
+            self.control.check()
+            if not session.answers():
+                return
+            self.control.say("waiting", f"keeps the verifier loaded for {guest.id}, which wants it too", Stage.CAPTURE)
+            control = GuestControl(self.control, guest.id)
+            run = JobRun(self.jobs, self.queue, self.settings, control, guest.attempt, self.worker, session)
+            with (
+                self.control.kept_alive(),
+                log_context(job=guest.id, attempt=guest.attempt),
+                contextlib.suppress(JobNotFound),
+            ):
+                run.run()
 
     def _ensure_stage(self, record: JobRecord, stage: Stage, inputs: StageInputs, session: VerifierSession) -> Manifest:
         attempt = StageAttempt(record, stage, inputs, self.jobs.artifacts, self.settings, self.control, self.gpus)
@@ -203,13 +246,13 @@ class JobRun:
     def _fail(self, detail: ErrorDetail) -> None:
         self._follow(self._end(partial(attempts.fail, detail=detail, settings=self.settings)))
 
-    def _follow(self, record: JobRecord) -> None:
+    def _follow(self, record: JobRecord, *, first: bool = False) -> None:
         """Put the next attempt in line, if one follows this one."""
         if record.status != JobStatus.RUNNING:
             return
         self._insist(self._release)
         if record.retry_after_s is None:
-            self._insist(lambda: self.queue.enqueue(self.job_id, record.attempt))
+            self._insist(lambda: self.queue.enqueue(self.job_id, record.attempt, first=first))
         else:  # the reconciler puts it in line when the time has passed
             wait_s = record.retry_after_s
             self._insist(lambda: self.jobs.back_off(self.job_id, wait_s))
@@ -244,22 +287,14 @@ class JobRun:
         self.control.release(self.control.held)
         self.jobs.release_run(self.job_id, self.token)
 
-    def _sweep_exchange(self) -> None:
-        """Clear away hidden states of runs that have ended, this one and those that were killed."""
-        try:
-            sweep_dead_runs(self.settings.exchange_root.absolute(), self._owner)
-        except (RedisError, OSError) as error:
-            log.warning("job %s: the exchange folder was not swept: %s", self.job_id, error)
-
-    def _owner(self, job_id: str) -> str | None:
-        with contextlib.suppress(JobNotFound):
-            return self.jobs.owner(job_id)
-        return None
-
     def _event(self, stage: Stage, status: StageStatus) -> None:
         log.info("job %s: %s is %s", self.job_id, stage, status)
         data = {"stage": stage, "status": status, "attempt": self.attempt}
         self._insist(lambda: self.jobs.append_event(self.job_id, "stage", data, token=self.token))
+
+
+class _DataMade(Exception):
+    """A guest's data is made, and its host's verifier is not needed any more."""
 
 
 class _GaveUp(Exception):

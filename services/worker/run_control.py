@@ -170,7 +170,10 @@ class RunControl:
         self._verifiers[verifier.id] = verifier.model_copy(update={"job_id": self.job_id, "worker": worker})
         try:
             self._renew_verifiers()
-        except RedisError:
+            if verifier.load_seconds is not None:
+                model = self.jobs.get(self.job_id).spec.verifier.model
+                Fleet(self.jobs.redis).note_load(model, verifier.load_seconds)
+        except (RedisError, JobNotFound):
             log.info("job %s: the fleet hears of its verifier later", self.job_id)
 
     def forget_verifier(self, verifier_id: str) -> None:

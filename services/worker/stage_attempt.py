@@ -92,7 +92,6 @@ class StageAttempt:
             ArtifactStoreError: the store cannot take what the stage writes.
             Interrupted, Fenced, EyrieError: see `StageSupervisor`, `VerifierSession` and `leased_gpus`.
         """
-        started = time.monotonic()
         with self._travel():
             if self.stage == Stage.TRAIN:
                 rows = self.inputs.folders(self.stage)[Stage.CAPTURE] / "dataset"
@@ -115,7 +114,9 @@ class StageAttempt:
                     supervisor = StageSupervisor(
                         document, folder, log_path, self.control, grace_s, shown.after(watch.check), reached, number
                     )
+                    started = time.monotonic()
                     result = supervisor.run(self._clock(), grant)
+                    seconds = round(time.monotonic() - started, 3)
             except Exception:
                 self.store.delete(f"{self.folder_key}/out")
                 self._share(f"{self.folder_key}/work")
@@ -139,7 +140,7 @@ class StageAttempt:
             versions=library_versions(),
             files=result.files,
             summary=result.summary,
-            seconds=round(time.monotonic() - started, 3),
+            seconds=seconds,
             created_at=now(),
         )
 

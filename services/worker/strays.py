@@ -1,15 +1,22 @@
-"""Processes on this machine whose run is dead: its worker was killed, and its guard too, or it froze past its lease.
+"""What dead runs leave on this machine: processes, and hidden states in the exchange folder.
+
+Their worker was killed, and its guard too, or it froze past its lease.
 
 A run is dead when it no longer holds its job's run lease. A run whose lease lapsed while Redis was away takes it up
 again; so nothing is ended that has not been dead for a while, on this process's monotonic clock.
 """
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+from redis.exceptions import RedisError
+
+from services.worker.data.exchange import sweep_dead_runs
 from services.worker.supervision import end_tree, live_runs
-from shared.job_store import JobStore
+from shared.job_store import JobNotFound, JobStore
 
 log = logging.getLogger(__name__)
 GRACE_S = 5.0
@@ -43,3 +50,17 @@ class Strays:
                 end_tree(run[1], None, GRACE_S)
                 del self._dead_since[run]
         return bool(self._dead_since)
+
+
+def sweep_states(jobs: JobStore, exchange: Path) -> None:
+    """Clear away hidden states of runs that have ended or were killed; later, where that cannot be done now."""
+
+    def owner(job_id: str) -> str | None:
+        with contextlib.suppress(JobNotFound):
+            return jobs.owner(job_id)
+        return None
+
+    try:
+        sweep_dead_runs(exchange.absolute(), owner)
+    except (RedisError, OSError) as error:
+        log.warning("the exchange folder was not swept: %s", error)

@@ -1,5 +1,6 @@
 """What the fleet hears of a verifier that a run starts: what it serves, how far it has loaded, and that it is gone."""
 
+import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
@@ -32,7 +33,7 @@ class VerifierReport:
         gpus: Sequence[str] = (),
         draft: str | None = None,
     ) -> None:
-        self._show, self._forget = show, forget
+        self._show, self._forget, self._started = show, forget, time.monotonic()
         self.state = VerifierState(
             id=new_id("verifier"),
             kind="managed",
@@ -63,7 +64,8 @@ class VerifierReport:
 
     def ready(self, url: str) -> None:
         """It answers."""
-        self._change(status=VerifierStatus.READY, url=url, status_message="answers", loaded=None)
+        took_s = round(time.monotonic() - self._started, 3)
+        self._change(status=VerifierStatus.READY, url=url, status_message="answers", loaded=None, load_seconds=took_s)
 
     def _change(self, **fields: object) -> None:
         self.state = self.state.model_copy(update={**fields, "checked_at": now()})

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import httpx
 from redis.exceptions import RedisError
 
 from services.worker.gpus import LocalGpus, leased_gpus
@@ -20,6 +21,8 @@ from shared.schemas.spec import JobSpec, ManagedVerifier
 from shared.verifier_config import capture_layer_ids
 from shared.verifier_settings import VerifierSettings
 
+HEALTH_TIMEOUT_S = 30.0
+
 
 class VerifierSession:
     """Gives stages an endpoint; a managed verifier is started at the first call and lives until `close`, with its GPUs.
@@ -31,6 +34,7 @@ class VerifierSession:
         self.spec, self.inputs, self.control = spec, inputs, control
         self._stack = ExitStack()
         self._url: str | None = spec.verifier.endpoint
+        self._served: VerifierSettings | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -62,25 +66,41 @@ class VerifierSession:
     def close(self) -> None:
         """Stop a managed verifier and give its GPUs back; harmless for an external one."""
         self._stack.close()
-        self._url = self.spec.verifier.endpoint
+        self._url, self._served = self.spec.verifier.endpoint, None
+
+    def has_started(self) -> bool:
+        """Whether a managed verifier runs now."""
+        return self._served is not None
+
+    def answers(self) -> bool:
+        """Whether the managed verifier is as well as it was."""
+        try:
+            answer = httpx.get(f"{self._url}/health", timeout=HEALTH_TIMEOUT_S, trust_env=False)
+        except httpx.HTTPError:
+            return False
+        return answer.status_code == httpx.codes.OK
+
+    def serves(self, spec: JobSpec, inputs: StageInputs) -> bool:
+        """Whether the managed verifier that runs now is the very one that another job would start."""
+        served, managed = self._served, spec.verifier.managed
+        if served is None or managed is None:
+            return False
+        wanted = capture_settings(spec, managed, inputs, served.shared_folder, on_gpu=served.device == "cuda")
+        return wanted == served
 
     def _start(self, managed: ManagedVerifier, exchange: Path, log_path: Path, gpus: LocalGpus) -> str:
         count = managed.tensor_parallel_size if gpus.ids or managed.tensor_parallel_size > 1 else 0
         where = "/verifier/managed/tensor_parallel_size"
         grant = self._stack.enter_context(leased_gpus(self.control, gpus, count, "verifier", where))
-        config = self.inputs.verifier_config
-        settings = VerifierSettings.model_validate(
-            {
-                **verifier_fields(self.spec, self.inputs.verifier_folder, on_gpu=bool(grant.real())),
-                "mode": "capture",
-                "layer_ids": capture_layer_ids(self.spec.capture.layer_ids, config.num_hidden_layers),
-                "shared_folder": exchange,
-                "max_model_len": managed.max_model_len,
-                "max_num_seqs": managed.max_num_seqs,
-            }
-        )
+        settings = capture_settings(self.spec, managed, self.inputs, exchange, on_gpu=bool(grant.real()))
         report = self._stack.enter_context(
-            VerifierReport(settings, config, self.control.show_verifier, self.control.forget_verifier, gpus=grant.gpus)
+            VerifierReport(
+                settings,
+                self.inputs.verifier_config,
+                self.control.show_verifier,
+                self.control.forget_verifier,
+                gpus=grant.gpus,
+            )
         )
         verifier = running_verifier(
             settings,
@@ -98,6 +118,7 @@ class VerifierSession:
         report.ready(url)
         self._show(None)
         grant.hand_over()
+        self._served = settings
         return url
 
     def _show(self, activity: str | None) -> None:
@@ -107,15 +128,46 @@ class VerifierSession:
             self.control.jobs.set_progress(self.control.job_id, self.control.token, progress)
 
 
+class LentVerifier(VerifierSession):
+    """The managed verifier of another run, which stops it when it is done."""
+
+    def __init__(self, lender: VerifierSession, spec: JobSpec, inputs: StageInputs, control: RunControl) -> None:
+        super().__init__(spec, inputs, control)
+        self._lender = lender
+
+    def endpoint(self, exchange: Path, log_path: Path, gpus: LocalGpus) -> str:
+        """Base URL of what the lender has started."""
+        return self._lender.endpoint(exchange, log_path, gpus)
+
+
+def capture_settings(
+    spec: JobSpec, managed: ManagedVerifier, inputs: StageInputs, exchange: Path, *, on_gpu: bool
+) -> VerifierSettings:
+    """How a job's managed verifier is started for its data; equal settings can share one."""
+    return VerifierSettings.model_validate(
+        {
+            **verifier_fields(spec, inputs.verifier_folder, on_gpu=on_gpu),
+            "mode": "capture",
+            "layer_ids": capture_layer_ids(spec.capture.layer_ids, inputs.verifier_config.num_hidden_layers),
+            "shared_folder": exchange,
+            "max_model_len": managed.max_model_len,
+            "max_num_seqs": managed.max_num_seqs,
+        }
+    )
+
+
 def verifier_fields(spec: JobSpec, folder: Path, *, on_gpu: bool) -> dict[str, object]:
-    """The settings of a verifier process that do not depend on what it is started for."""
+    """The settings of a verifier process that do not depend on what it is started for.
+
+    Faked GPUs are leased as they are asked for; what serves is one process on the CPU.
+    """
     managed = spec.verifier.managed or ManagedVerifier()
     return {
         "model": str(folder),
         "revision": spec.verifier.revision,
         "served_model_name": served_model_name(spec),
         "device": "cuda" if on_gpu else "cpu",
-        "tensor_parallel_size": managed.tensor_parallel_size,
+        "tensor_parallel_size": managed.tensor_parallel_size if on_gpu else 1,
         "gpu_memory_utilization": managed.gpu_memory_utilization,
         "trust_remote_code": managed.trust_remote_code,
         "reasoning_parser": managed.reasoning_parser,

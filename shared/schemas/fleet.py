@@ -85,6 +85,7 @@ class VerifierState(Document):
     status: VerifierStatus
     status_message: str = Field("", description="How far it is, or why it does not answer.")
     loaded: float | None = Field(None, ge=0, le=1, description="Part of the weights that is loaded, while they are.")
+    load_seconds: float | None = Field(None, description="What a managed one took to answer; null while it loads.")
     num_layers: int | None = None
     hidden_size: int | None = None
     vocab_size: int | None = None

@@ -99,4 +99,12 @@ class Plan(Document):
     draft_parameters: DraftParameters | None = None
     draft_parameters_total: int | None = None
     verifier_starts: int | None = Field(None, description="How often vLLM is started, each time loading the weights.")
+    verifier_load_seconds: float | None = Field(
+        None, description="What the latest of such starts took on this fleet; null before the first."
+    )
+    loading_seconds: float | None = Field(None, description="`verifier_starts` times `verifier_load_seconds`.")
     store: StoreRoom
+
+    def reused(self) -> set[Stage]:
+        """Stages that need not run."""
+        return {stage.name for stage in self.stages if stage.reused}

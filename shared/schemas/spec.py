@@ -30,6 +30,10 @@ class ManagedVerifier(Document):
     reasoning_parser: str = Field("kimi_k2", max_length=64, description="vLLM's reasoning parser; empty: none.")
     tool_call_parser: str = Field("kimi_k2", max_length=64, description="vLLM's tool-call parser; empty: none.")
     start_timeout_s: int = Field(3600, ge=10, description="Seconds that loading the weights may take.")
+    keep_warm: bool = Field(
+        True,
+        description="Before it is stopped, make the data of jobs in line that want the same one, with one load.",
+    )
 
 
 class VerifierSpec(Document):

@@ -30,6 +30,19 @@ def test_a_plan_says_what_the_job_needs_and_starts_nothing(http: httpx.Client, d
     assert jobs.list_ids() == before
 
 
+def test_a_plan_multiplies_starts_with_the_latest_load(http: httpx.Client, dataset: str, jobs: JobStore) -> None:
+    document = {"preset": "tiny", "data": {"dataset": dataset}, "verifier": {"managed": {"max_model_len": 512}}}
+    plan = http.post("/v1/jobs/plan", json=document).json()
+    assert (plan["verifier_starts"], plan["verifier_load_seconds"], plan["loading_seconds"]) == (3, None, None)
+    fleet, model = Fleet(jobs.redis), plan["document"]["verifier"]["model"]
+    for seconds in (900.0, 300.5):
+        fleet.note_load(model, seconds)
+    plan = http.post("/v1/jobs/plan", json=document).json()
+    assert (plan["verifier_load_seconds"], plan["loading_seconds"]) == (300.5, 901.5)
+    other = http.post("/v1/jobs/plan", json=document | {"evaluate": {"mode": "offline", "baseline": "none"}}).json()
+    assert (other["verifier_starts"], other["loading_seconds"]) == (1, 300.5)
+
+
 def test_a_plan_names_every_problem(http: httpx.Client, dataset: str) -> None:
     document = {"preset": "tiny", "data": {"dataset": "ds_absent"}, "draft": {"vocab_size": 5000}}
     plan = http.post("/v1/jobs/plan", json=document).json()

@@ -109,3 +109,6 @@ def test_every_load_of_the_verifier_is_counted() -> None:
     assert verifier_starts(spec(evaluate={"mode": "vllm", "baseline": "none"})) == 1
     assert verifier_starts(spec(evaluate={"mode": "vllm", "baseline": "vllm"}, **managed)) == 3
     assert verifier_starts(spec(evaluate={"mode": "offline", "baseline": "vllm"})) == 0
+    offline = spec(evaluate={"mode": "offline"}, **managed)
+    assert verifier_starts(offline, {Stage.PREPARE, Stage.GENERATE}) == 1
+    assert verifier_starts(offline, {Stage.PREPARE, Stage.GENERATE, Stage.CAPTURE}) == 0

@@ -32,7 +32,10 @@ function facts(plan) {
     ["Store has left", bytes(Math.max(0, left(plan.store)))],
     ["Draft", plan.draft_parameters && `${compact(plan.draft_parameters_total)} parameters, ${compact(plan.draft_parameters.trained)} of them trained`],
     ["GPU memory for training", plan.gpu_memory_bytes && html`${bytes(plan.gpu_memory_bytes.likely)} <span class="sub">${range(plan.gpu_memory_bytes, bytes)}</span>`],
-    ["vLLM starts", plan.verifier_starts],
+    [
+      "vLLM starts",
+      plan.loading_seconds === null ? plan.verifier_starts : `${plan.verifier_starts}, ${duration(plan.loading_seconds)} of loading`,
+    ],
     ["Time", plan.seconds === null ? "not known yet" : duration(plan.seconds)],
   ];
 }

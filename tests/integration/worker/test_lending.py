@@ -1,0 +1,144 @@
+"""One load of a managed verifier for the data of all jobs in line that want it, whatever happens meanwhile."""
+
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from shared.fleet import Fleet
+from shared.schemas.fleet import GpuStatus
+from shared.schemas.job import JobRecord, JobStatus, Stage, StageStatus
+from tests.support.stage_runs import prompts
+from tests.support.wait import wait_until
+from tests.support.worker_site import Site
+
+GPUS = "fake-0,fake-1"
+MANAGED = {"tensor_parallel_size": 2}
+
+
+def start_worker(site: Site) -> Any:
+    return site.start_worker(gpus=GPUS, EYRIE_STOP_GRACE_S="1", EYRIE_VERIFIER_MODULE="tests.support.light_verifier")
+
+
+def submit(site: Site, rows: int, hold: str = "", **managed: Any) -> str:
+    """A job for both GPUs, with data of its own; `hold` names the file that its generate stage waits for."""
+    verifier = {"endpoint": None, "managed": MANAGED | managed}
+    metadata = {"generate": f"hold {site.folder / hold}"} if hold else {}
+    return site.submit(prompts(rows), verifier=verifier, train={"gpus": 2}, metadata=metadata)
+
+
+def wait_reached(site: Site, hold: str, times: int = 1) -> None:
+    wait_until(lambda: len(list(site.folder.glob(f"{hold}.reached.*"))) == times, 90, what=f"a stage is at {hold}")
+
+
+def loads(site: Site, job_id: str) -> int:
+    """How often a verifier was started for a job."""
+    return len(list(site.store.root.glob(f"jobs/{job_id}/logs/verifier-*.log")))
+
+
+def reasons(record: JobRecord) -> list[str | None]:
+    return [attempt.reason for attempt in record.attempts]
+
+
+def in_line(site: Site, first: str) -> tuple[str, str]:
+    """A job whose generate stage has begun, and one in line that holds at `first`."""
+    host = submit(site, 10, "host")
+    wait_reached(site, "host")
+    guest = submit(site, 12, first)
+    (site.folder / "host").touch()
+    wait_reached(site, first)
+    return host, guest
+
+
+def test_jobs_in_line_that_want_the_verifier_share_a_load_and_others_have_their_own(site: Site) -> None:
+    start_worker(site)
+    host = submit(site, 10, "host")
+    wait_reached(site, "host")
+    guest, other = submit(site, 12), submit(site, 14, max_model_len=2048)
+    unwilling = submit(site, 16, keep_warm=False)
+    (site.folder / "host").touch()
+    records = {job_id: site.wait_for(job_id, JobStatus.SUCCEEDED) for job_id in (host, guest, other, unwilling)}
+    assert [loads(site, job_id) for job_id in records] == [1, 0, 1, 1]
+    assert [reasons(record) for record in records.values()] == [[None], ["handed_over", None], [None], [None]]
+    assert records[guest].attempts[0].message == "its data is made; it waits for its turn to train"
+    assert {stage.status for stage in records[guest].stages} == {StageStatus.SUCCEEDED}
+    made = records[guest].stage(Stage.CAPTURE).finished_at
+    assert made is not None
+    assert made < records[host].stage(Stage.TRAIN).started_at, "the verifier went before the first training"
+    starts = [
+        records[host].finished_at,
+        records[guest].stage(Stage.TRAIN).started_at,
+        records[other].stages[0].started_at,
+    ]
+    assert starts == sorted(starts), "the guest trains next, before the jobs that came after it"
+    assert [guest in str(event) for event in site.jobs.event_log.read(host)].count(True) == 1
+    seconds = Fleet(site.jobs.redis).load_seconds(str(site.verifier))
+    assert seconds is not None
+    assert 0 < seconds < 90
+    assert {state.status for state in Fleet(site.jobs.redis).gpus()} == {GpuStatus.FREE}
+    assert site.processes() == []
+
+
+@pytest.mark.parametrize("asked", [JobStatus.CANCELLING, pytest.param(JobStatus.PAUSING, marks=pytest.mark.slow)])
+def test_a_guest_that_is_stopped_leaves_its_host_alone(site: Site, asked: JobStatus) -> None:
+    start_worker(site)
+    host, guest = in_line(site, "guest")
+    assert site.jobs.get(guest).status == JobStatus.RUNNING
+    site.stop_job(guest, asked)
+    stopped = {JobStatus.CANCELLING: JobStatus.CANCELLED, JobStatus.PAUSING: JobStatus.PAUSED}[asked]
+    site.wait_for(guest, stopped)
+    assert site.wait_for(host, JobStatus.SUCCEEDED).attempt == 1
+    assert site.half_made() == []
+
+
+def test_a_guest_that_fails_leaves_its_host_alone(site: Site) -> None:
+    start_worker(site)
+    host = submit(site, 10, "host")
+    wait_reached(site, "host")
+    verifier = {"endpoint": None, "managed": MANAGED}
+    guest = site.submit(prompts(12), verifier=verifier, train={"gpus": 2}, metadata={"generate": "refuse"})
+    (site.folder / "host").touch()
+    assert site.wait_for(guest, JobStatus.FAILED).status_reason == "user_error"
+    assert site.wait_for(host, JobStatus.SUCCEEDED).attempt == 1
+    assert loads(site, guest) == 0
+
+
+def test_a_guest_goes_on_by_itself_when_its_host_is_cancelled(site: Site) -> None:
+    start_worker(site)
+    host, guest = in_line(site, "guest")
+    site.stop_job(host, JobStatus.CANCELLING)
+    site.wait_for(host, JobStatus.CANCELLED)
+    wait_reached(site, "guest", 2)
+    (site.folder / "guest").touch()
+    assert reasons(site.wait_for(guest, JobStatus.SUCCEEDED)) == ["handed_over", None]
+    assert loads(site, guest) == 1
+
+
+def test_host_and_guest_survive_their_worker(site: Site) -> None:
+    worker = start_worker(site)
+    host, guest = in_line(site, "guest")
+    for process in (*psutil.Process(worker.pid).children(), worker):
+        process.kill()
+    for job_id in (host, guest):
+        site.replace_lost_attempt(job_id)
+    (site.folder / "guest").touch()
+    start_worker(site)
+    for job_id in (host, guest):
+        assert reasons(site.wait_for(job_id, JobStatus.SUCCEEDED)) == ["worker_lost", None]
+    assert loads(site, host) == 1
+    assert loads(site, guest) == 1, "its turn came when the host's data was there"
+    assert site.processes() == []
+
+
+@pytest.mark.slow
+def test_a_guest_whose_worker_is_told_to_stop_is_handed_over_with_its_host(site: Site) -> None:
+    worker = start_worker(site)
+    host, guest = in_line(site, "guest")
+    worker.terminate()
+    worker.wait(60)
+    assert [site.jobs.get(job_id).status for job_id in (host, guest)] == [JobStatus.RUNNING] * 2
+    (site.folder / Path("guest")).touch()
+    start_worker(site)
+    for job_id in (host, guest):
+        assert reasons(site.wait_for(job_id, JobStatus.SUCCEEDED))[0] == "handed_over"
