@@ -20,6 +20,7 @@ from shared.verifier_settings import VerifierSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE = ROOT / "compose.yaml"
+BUCKET = ROOT / "docker" / "object-storage.yaml"
 OURS = ("gateway", "worker", "verifier", "worker-gpu", "verifier-gpu")
 PROFILES = ("cpu", "gpu", "gpu-external", "observability")
 VARIABLE = re.compile(r"(?<!\$)\$\{([A-Z_]+)(?:(:?-)([^{}]*))?\}")
@@ -180,13 +181,14 @@ def test_every_variable_that_a_service_gets_is_one_that_it_reads() -> None:
 
 
 def test_every_setting_is_in_the_example_with_its_default() -> None:
-    text = COMPOSE.read_text()
+    text = COMPOSE.read_text() + BUCKET.read_text()
     used = {match[1]: match[3] for match in VARIABLE.finditer(text)}
     handed_on = re.findall(r"(?m)^ +([A-Z_]+):$", text)
     lines = re.findall(r"(?m)^#([A-Z_]+)=(.*)$", (ROOT / ".env.example").read_text())
     shown = dict(lines)
     assert len(shown) == len(lines), "a setting is shown twice"
-    assert shown.keys() - {"COMPOSE_PROFILES"} == {*used, *handed_on}
+    needed = set(re.findall(r"\$\{([A-Z_]+):\?", text))
+    assert shown.keys() - {"COMPOSE_PROFILES"} == {*used, *handed_on, *needed}
     for name, default in used.items():
         if name != "EYRIE_MODELS":  # without it an empty volume is mounted
             assert shown[name] == default, name
@@ -196,13 +198,36 @@ def test_every_setting_is_in_the_example_with_its_default() -> None:
             assert float(shown[name]) == field.default, name
 
 
-@pytest.mark.skipif(shutil.which("docker") is None, reason="no Docker here")
-@pytest.mark.parametrize("profile", PROFILES)
-def test_compose_itself_takes_the_file(profile: str) -> None:
+def test_a_bucket_gives_gateway_and_workers_its_settings_credentials_as_a_file_and_a_way_out() -> None:
+    services = with_defaults(yaml.safe_load(BUCKET.read_text()))["services"]
+    assert services.keys() == {"gateway", "worker", "worker-gpu"}
+    for name, service in services.items():
+        assert service["secrets"] == ["aws-credentials"]
+        assert service["environment"]["AWS_SHARED_CREDENTIALS_FILE"] == "/run/secrets/aws-credentials"
+        assert not {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} & service["environment"].keys()
+        assert "edge" in [*service.get("networks", []), *SERVICES[name]["networks"]]
+
+
+def compose_config(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """What compose itself says of the file, where there is one."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("EYRIE_", "COMPOSE_"))}
+    if shutil.which("docker") is None:
+        pytest.skip("no Docker here")
     if subprocess.run(["docker", "compose", "version"], capture_output=True, env=clean, check=False).returncode:
         pytest.skip("this Docker has no compose")
-    command = ["docker", "compose", "--env-file", "/dev/null", "--profile", profile, "config", "--quiet"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=clean, check=False)
+    command = ["docker", "compose", "--env-file", "/dev/null", *arguments, "config", "--quiet"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=clean | variables, check=False)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_compose_itself_takes_the_file(profile: str) -> None:
+    done = compose_config("--profile", profile)
     assert done.returncode == 0, done.stderr
     assert not done.stderr.strip()
+
+
+def test_compose_itself_takes_the_file_for_a_bucket_and_asks_for_its_url() -> None:
+    files = ("--file", "compose.yaml", "--file", "docker/object-storage.yaml", "--profile", "cpu")
+    done = compose_config(*files, EYRIE_STORE_URL="s3://bucket/eyrie")
+    assert done.returncode == 0, done.stderr
+    assert "EYRIE_STORE_URL" in compose_config(*files).stderr
