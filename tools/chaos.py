@@ -39,6 +39,7 @@ def main() -> int:
         codes = []
         for file, jobs in PARTS.items():
             command = [sys.executable, "-m", "pytest", str(file), "-v", "-n", str(min(jobs, arguments.jobs))]
+            command += ["--dist", "worksteal"]  # the first takes longest, and must not keep others waiting behind it
             command += [f"--junit-xml={folder / file.stem}.xml", *pytest_arguments]
             codes.append(subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode)
         print(json.dumps(summary(folder) | {"seed": arguments.seed}))

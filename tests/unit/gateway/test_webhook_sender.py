@@ -73,6 +73,7 @@ def test_a_receiver_that_is_away_is_an_attempt() -> None:
         ("hooks.example.org", "http://HOOKS.example.org/", True),
         ("hooks.example.org", "https://hooks.example.org:8443/", False),
         ("hooks.example.org:8443", "https://hooks.example.org:8443/", True),
+        ("hooks.example.org", "http://hooks.example.org:0/", False),
         ("hooks.example.org:8443", "https://hooks.example.org/", False),
         ("hooks.example.org", "https://a.hooks.example.org/", False),
         ("hooks.example.org", "https://hooks.example.org.evil.example/", False),
