@@ -80,9 +80,9 @@ def hand_over(record: JobRecord) -> None:
     _hand_over(record, StatusReason.WORKER_LOST, "the worker was stopped; another one goes on")
 
 
-def give_back(record: JobRecord) -> None:
-    """A run that had the job's verifier loaded has made its data; with those stages done it goes back into line."""
-    _hand_over(record, StatusReason.CAPACITY, "its data is made; it waits for its turn to train")
+def give_back(record: JobRecord, message: str) -> None:
+    """A guest of a run that had its verifier loaded goes back into line, with what was made of its data."""
+    _hand_over(record, StatusReason.CAPACITY, message)
 
 
 def lose(record: JobRecord, settings: Settings) -> None:

@@ -50,6 +50,10 @@ class LiveJobs:
         """Lease further keys, such as `stage:...`, for a run; all of them or none."""
         return leases.acquire(self.redis, [PREFIX + key for key in keys], token, lease_s)
 
+    def key_token(self, key: str) -> str | None:
+        """Token of the run that has leased a further key, if one has."""
+        return cast("str | None", self.redis.get(PREFIX + key))
+
     def release_keys(self, keys: list[str], token: str) -> None:
         """Give leased keys back."""
         for key in keys:

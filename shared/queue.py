@@ -1,6 +1,7 @@
 """The queue: RQ as transport. A message says only which job and which attempt; the record says everything else."""
 
 import contextlib
+from collections.abc import Sequence
 
 from redis import Redis
 from rq import Queue
@@ -12,6 +13,16 @@ QUEUE_NAME = "eyrie-jobs"
 ENTRY_POINT = "services.worker.main.run_job"
 NO_LIMIT = -1  # stages have their own limits
 FINISHED_TTL_S = 60  # RQ's own results are not used: the record is the truth
+
+# KEYS: line; ARGV: the message that is its first, and those that it belongs behind, the last of them first.
+LINE_UP = """
+if redis.call('LINDEX', KEYS[1], 0) ~= ARGV[1] then return 0 end
+redis.call('LPOP', KEYS[1])
+for i = 2, #ARGV do
+    if redis.call('LINSERT', KEYS[1], 'AFTER', ARGV[i], ARGV[1]) > 0 then return 1 end
+end
+return redis.call('LPUSH', KEYS[1], ARGV[1])
+"""
 
 
 class JobQueue:
@@ -34,6 +45,11 @@ class JobQueue:
             failure_ttl=FINISHED_TTL_S,
             at_front=first,
         )
+
+    def line_up(self, job_id: str, attempt: int, earlier: Sequence[tuple[str, int]]) -> None:
+        """Have an attempt that was put in line as the first wait behind `earlier` ones, which were so before it."""
+        behind = [message_id(*one) for one in reversed(earlier)]
+        self.redis.eval(LINE_UP, 1, self.queue.key, message_id(job_id, attempt), *behind)
 
     def waiting(self) -> int:
         """How many messages stand in line."""

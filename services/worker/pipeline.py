@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from services.worker.gpu_locks import GpuLocks
 from services.worker.gpus import LocalGpus, require_job_gpus
 from services.worker.integrations import require_loggers
-from services.worker.lending import DATA_STAGES, GuestControl, guests
+from services.worker.lending import DATA_STAGES, GoesBack, GuestControl, candidates, lend
 from services.worker.run_control import CancelRequested, PauseRequested, RunControl, WorkerStopping
 from services.worker.stage_attempt import StageAttempt, StageFailed
 from services.worker.stage_inputs import StageInputs
@@ -87,9 +87,9 @@ class JobRun:
         except (CancelRequested, PauseRequested):
             self._end(attempts.settle)
         except WorkerStopping:
-            self._follow(self._end(attempts.hand_over))
-        except _DataMade:
-            self._follow(self._end(attempts.give_back), first=True)
+            self._follow(self._end(attempts.hand_over), first=self.lender is not None)
+        except GoesBack as reason:
+            self._follow(self._end(partial(attempts.give_back, message=str(reason))), first=True)
         except StageFailed as failure:
             self._fail(failure.detail)
         except EyrieError as error:
@@ -141,7 +141,7 @@ class JobRun:
         with self._session(record, inputs) as session:
             for stage in Stage:
                 if self.lender is not None and stage not in DATA_STAGES:
-                    raise _DataMade
+                    raise GoesBack("its data is made; it waits for its turn to train")
                 if not inputs.needs_verifier(stage):
                     self._lend(session)
                     session.close()
@@ -152,25 +152,18 @@ class JobRun:
     def _session(self, record: JobRecord, inputs: StageInputs) -> VerifierSession:
         if self.lender is None:
             return VerifierSession(record.spec, inputs, self.control)
-        if not self.lender.serves(record.spec, inputs):  # its files have changed meanwhile
-            raise WorkerStopping
+        if not self.lender.serves(record.spec, inputs):
+            raise GoesBack("its verifier's files were just changed; it waits for its turn")
         return LentVerifier(self.lender, record.spec, inputs, self.control)
 
     def _lend(self, session: VerifierSession) -> None:
         """Before a managed verifier is stopped, have the data made of those in line that want the same one."""
-        for guest in self._insist(lambda: guests(session, self.jobs, self.queue)):
-            self.control.check()
-            if not session.answers():
-                return
-            self.control.say("waiting", f"keeps the verifier loaded for {guest.id}, which wants it too", Stage.CAPTURE)
-            control = GuestControl(self.control, guest.id)
-            run = JobRun(self.jobs, self.queue, self.settings, control, guest.attempt, self.worker, session)
-            with (
-                self.control.kept_alive(),
-                log_context(job=guest.id, attempt=guest.attempt),
-                contextlib.suppress(JobNotFound),
-            ):
-                run.run()
+
+        def run(guest: JobRecord, control: GuestControl) -> None:
+            JobRun(self.jobs, self.queue, self.settings, control, guest.attempt, self.worker, session).run()
+
+        waiting = self._insist(lambda: candidates(session, self.jobs, self.queue))
+        lend(session, waiting, self.control, self.queue, run)
 
     def _ensure_stage(self, record: JobRecord, stage: Stage, inputs: StageInputs, session: VerifierSession) -> Manifest:
         attempt = StageAttempt(record, stage, inputs, self.jobs.artifacts, self.settings, self.control, self.gpus)
@@ -185,8 +178,17 @@ class JobRun:
                         raise
                 finally:
                     self.control.release([attempt.lease])
+            self._make_way(attempt.lease, session)
             self.control.wait(EQUAL_JOB_POLL_S)
         return manifest
+
+    def _make_way(self, lease: str, session: VerifierSession) -> None:
+        """Let go of a managed verifier while an equal job makes the stage: that may wait for the verifier's GPUs."""
+        if self._insist(lambda: self.jobs.key_token(lease)) is None:
+            return
+        if self.lender is not None:
+            raise GoesBack("an equal job makes its data; it waits for its turn")
+        session.close()
 
     def _reused(self, record: JobRecord, attempt: StageAttempt) -> Manifest | None:
         """An earlier run's manifest, referred to by the record; None where there is none, or none any more.
@@ -291,10 +293,6 @@ class JobRun:
         log.info("job %s: %s is %s", self.job_id, stage, status)
         data = {"stage": stage, "status": status, "attempt": self.attempt}
         self._insist(lambda: self.jobs.append_event(self.job_id, "stage", data, token=self.token))
-
-
-class _DataMade(Exception):
-    """A guest's data is made, and its host's verifier is not needed any more."""
 
 
 class _GaveUp(Exception):

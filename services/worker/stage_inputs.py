@@ -4,6 +4,7 @@ import importlib.metadata
 import platform
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 from services.worker.evaluation.acceptance import evaluation_sampling
 from services.worker.stage_run import StoredOutput
@@ -72,6 +73,10 @@ class StageInputs:
                 where=str(self.verifier_folder),
                 hint="submit the job again: states and draft would belong to two different verifiers",
             )
+
+    def has_verifier_of(self, other: Self) -> bool:
+        """Tell whether another job's verifier had the same content when that was looked at."""
+        return self._identity.fingerprint == other._identity.fingerprint
 
     def add(self, manifest: Manifest) -> None:
         """Make a finished stage an input of the later ones."""

@@ -16,7 +16,8 @@ from services.worker.supervision import JOB_VARIABLE
 from services.worker.verifier_process import running_verifier
 from services.worker.verifier_report import VerifierReport
 from shared.errors import UserError
-from shared.schemas.job import Progress, now
+from shared.job_store import JobNotFound
+from shared.schemas.job import Progress, StageStatus, now
 from shared.schemas.spec import JobSpec, ManagedVerifier
 from shared.verifier_config import capture_layer_ids
 from shared.verifier_settings import VerifierSettings
@@ -81,9 +82,10 @@ class VerifierSession:
         return answer.status_code == httpx.codes.OK
 
     def serves(self, spec: JobSpec, inputs: StageInputs) -> bool:
-        """Whether the managed verifier that runs now is the very one that another job would start."""
+        """Whether the managed verifier that runs now is the very one that another job would start: its files may have
+        been replaced since it was loaded."""
         served, managed = self._served, spec.verifier.managed
-        if served is None or managed is None:
+        if served is None or managed is None or not inputs.has_verifier_of(self.inputs):
             return False
         wanted = capture_settings(spec, managed, inputs, served.shared_folder, on_gpu=served.device == "cuda")
         return wanted == served
@@ -122,10 +124,13 @@ class VerifierSession:
         return url
 
     def _show(self, activity: str | None) -> None:
-        """Tell whoever watches the job; the stage itself has not begun to count."""
-        progress = Progress(done=0, total=0, unit="prompts", activity=activity, updated_at=now())
-        with contextlib.suppress(RedisError):
-            self.control.jobs.set_progress(self.control.job_id, self.control.token, progress)
+        """Tell whoever watches the job; the stage itself has not begun to count, and shows what was reached before."""
+        jobs, job_id = self.control.jobs, self.control.job_id
+        with contextlib.suppress(RedisError, JobNotFound):
+            running = [stage.progress for stage in jobs.get(job_id).stages if stage.status == StageStatus.RUNNING]
+            reached = next(filter(None, running), Progress(done=0, total=0, unit="prompts", updated_at=now()))
+            shown = reached.model_copy(update={"activity": activity, "updated_at": now()})
+            jobs.set_progress(job_id, self.control.token, shown)
 
 
 class LentVerifier(VerifierSession):

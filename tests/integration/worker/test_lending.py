@@ -1,24 +1,28 @@
 """One load of a managed verifier for the data of all jobs in line that want it, whatever happens meanwhile."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from services.gateway.job_view import job_view
+from shared import attempts
 from shared.fleet import Fleet
 from shared.schemas.fleet import GpuStatus
-from shared.schemas.job import JobRecord, JobStatus, Stage, StageStatus
+from shared.schemas.job import JobRecord, JobStatus, Progress, Stage, StageStatus, UserAction, now
 from tests.support.stage_runs import prompts
 from tests.support.wait import wait_until
 from tests.support.worker_site import Site
 
 GPUS = "fake-0,fake-1"
 MANAGED = {"tensor_parallel_size": 2}
+VERIFIER = "tests.support.light_verifier"
 
 
-def start_worker(site: Site) -> Any:
-    return site.start_worker(gpus=GPUS, EYRIE_STOP_GRACE_S="1", EYRIE_VERIFIER_MODULE="tests.support.light_verifier")
+def start_worker(site: Site, **changes: str) -> Any:
+    return site.start_worker(gpus=GPUS, EYRIE_STOP_GRACE_S="1", EYRIE_VERIFIER_MODULE=VERIFIER, **changes)
 
 
 def submit(site: Site, rows: int, hold: str = "", **managed: Any) -> str:
@@ -39,6 +43,12 @@ def loads(site: Site, job_id: str) -> int:
 
 def reasons(record: JobRecord) -> list[str | None]:
     return [attempt.reason for attempt in record.attempts]
+
+
+def activity(site: Site, job_id: str) -> str | None:
+    """What the generate stage says that it is doing."""
+    progress = site.jobs.get(job_id).stage(Stage.GENERATE).progress
+    return progress.activity if progress else None
 
 
 def in_line(site: Site, first: str) -> tuple[str, str]:
@@ -107,12 +117,16 @@ def test_a_guest_that_fails_leaves_its_host_alone(site: Site) -> None:
 def test_a_guest_goes_on_by_itself_when_its_host_is_cancelled(site: Site) -> None:
     start_worker(site)
     host, guest = in_line(site, "guest")
+    later = submit(site, 14, keep_warm=False)
     site.stop_job(host, JobStatus.CANCELLING)
     site.wait_for(host, JobStatus.CANCELLED)
     wait_reached(site, "guest", 2)
     (site.folder / "guest").touch()
-    assert reasons(site.wait_for(guest, JobStatus.SUCCEEDED)) == ["handed_over", None]
+    record = site.wait_for(guest, JobStatus.SUCCEEDED)
+    assert reasons(record) == ["handed_over", None]
+    assert record.attempts[0].message == "the run that had its verifier loaded was stopped; it waits for its turn"
     assert loads(site, guest) == 1
+    assert site.wait_for(later, JobStatus.SUCCEEDED).stages[0].started_at > record.stage(Stage.TRAIN).started_at
 
 
 def test_host_and_guest_survive_their_worker(site: Site) -> None:
@@ -142,3 +156,84 @@ def test_a_guest_whose_worker_is_told_to_stop_is_handed_over_with_its_host(site:
     start_worker(site)
     for job_id in (host, guest):
         assert reasons(site.wait_for(job_id, JobStatus.SUCCEEDED))[0] == "handed_over"
+
+
+def test_guests_go_back_into_line_in_their_order(site: Site) -> None:
+    start_worker(site)
+    host = submit(site, 10, "host")
+    wait_reached(site, "host")
+    jobs = [host, *(submit(site, rows) for rows in (12, 14, 16))]
+    (site.folder / "host").touch()
+    starts = [site.wait_for(job_id, JobStatus.SUCCEEDED).stage(Stage.TRAIN).started_at for job_id in jobs]
+    assert starts == sorted(starts)
+    assert [loads(site, job_id) for job_id in jobs] == [1, 0, 0, 0]
+
+
+def test_a_host_lives_while_its_verifier_does_not_answer(site: Site) -> None:
+    start_worker(site)
+    host = submit(site, 10, "host")
+    wait_reached(site, "host")
+    guest = submit(site, 12)
+    servers = [process for process in site.processes() if process.cmdline()[1:3] == ["-m", VERIFIER]]
+    assert len(servers) == 1
+    servers[0].suspend()
+    (site.folder / "host").touch()
+    wait_until(lambda: site.jobs.get(host).stage(Stage.CAPTURE).finished_at, 60, what="the host's data is made")
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        assert site.jobs.run_token(host) is not None
+        time.sleep(0.1)
+    servers[0].resume()
+    for job_id in (host, guest):
+        site.wait_for(job_id, JobStatus.SUCCEEDED)
+    assert loads(site, guest) == 0
+
+
+def test_no_guest_gets_what_was_loaded_from_files_that_were_replaced(site: Site) -> None:
+    start_worker(site)
+    verifier = {"endpoint": None, "managed": MANAGED}
+    hold = {"capture": f"hold {site.folder / 'host'}"}
+    host = site.submit(prompts(10), verifier=verifier, train={"gpus": 2}, metadata=hold)
+    wait_reached(site, "host")
+    guest = submit(site, 12)
+    (site.verifier / "generation_config.json").write_text('{"eos_token_id": 3}')
+    (site.folder / "host").touch()
+    assert site.wait_for(host, JobStatus.FAILED).status_reason == "user_error"
+    assert reasons(site.wait_for(guest, JobStatus.SUCCEEDED)) == [None]
+    assert loads(site, guest) == 1
+
+
+def test_no_guest_waits_for_an_equal_job_that_waits_for_the_hosts_gpus(site: Site) -> None:
+    start_worker(site)
+    host = submit(site, 10, "host")
+    wait_reached(site, "host")
+    equal = submit(site, 12)
+    start_worker(site)
+    wait_until(lambda: "waits for 2 of 2 GPUs" in str(site.jobs.event_log.read(equal)), 60, what="it wants GPUs")
+    guest = submit(site, 12)
+    (site.folder / "host").touch()
+    for job_id in (host, equal, guest):
+        site.wait_for(job_id, JobStatus.SUCCEEDED)
+    assert [loads(site, job_id) for job_id in (host, equal, guest)] == [1, 1, 0]
+
+
+def test_what_a_stage_had_reached_is_shown_while_its_verifier_loads_again(site: Site) -> None:
+    loaded = site.folder / "loaded"
+    loaded.touch()
+    start_worker(site, EYRIE_LIGHT_VERIFIER_HOLD=str(loaded))
+    job_id = submit(site, 10, "hold")
+    wait_reached(site, "hold")
+    half = Progress(done=1, total=2, unit="steps", fraction=0.5, updated_at=now())
+    time.sleep(1)  # what the stage itself has said is shown by now
+    assert site.jobs.set_progress(job_id, site.jobs.get(job_id).token or "", half)
+    reached = job_view(site.jobs.get(job_id)).progress.percent
+    site.stop_job(job_id, JobStatus.PAUSING)
+    site.wait_for(job_id, JobStatus.PAUSED)
+    loaded.unlink()
+    record = site.jobs.update(job_id, lambda record: attempts.decide(record, UserAction.RESUME))
+    site.queue.enqueue(job_id, record.attempt)
+    wait_until(lambda: activity(site, job_id) == "starting vLLM", 60, what="the verifier loads again")
+    assert job_view(site.jobs.get(job_id)).progress.percent == reached
+    (site.folder / "hold").touch()
+    loaded.touch()
+    site.wait_for(job_id, JobStatus.SUCCEEDED)
