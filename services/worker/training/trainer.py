@@ -18,27 +18,12 @@ from safetensors.torch import load_file, save_file
 from speculators.train.trainer import Trainer, TrainerConfig
 
 from services.worker.training import cpu_adapter, packed_loss, run_result
-from services.worker.training.acceptance import (
-    acceptance_length,
-    expected_acceptance,
-    full_accuracies,
-)
-from services.worker.training.events import (
-    LIBRARY_METRICS,
-    EventWriter,
-    LastRecord,
-    keep_earlier_metrics,
-)
+from services.worker.training.acceptance import acceptance_length, expected_acceptance, full_accuracies
+from services.worker.training.events import LIBRARY_METRICS, EventWriter, LastRecord, keep_earlier_metrics
 from services.worker.training.export import export_draft
 from services.worker.training.hidden_noise import HiddenNoise
 from services.worker.training.metric_names import flat_train_metrics, is_finite
-from services.worker.training.resume_state import (
-    Position,
-    ResumePoint,
-    find_point,
-    fingerprint,
-    save_point,
-)
+from services.worker.training.resume_state import Position, ResumePoint, find_point, fingerprint, save_point
 from services.worker.training.row_books import Reached, mark_reached, on_any_rank, trained_batches
 from services.worker.training.run_config import EXPORT_NAME, METRICS_NAME, EpochResult, RunConfig
 from services.worker.training.step_plan import plan_steps
