@@ -8,7 +8,7 @@ import pytest
 from tests.chaos.test_nemeses import SEED, keep
 from tests.support import synthetic_rows
 from tests.support.chaos.checker import violations
-from tests.support.chaos.driver import Driver
+from tests.support.chaos.driver import TERMINAL, Driver
 from tests.support.chaos.nemesis import victims
 from tests.support.chaos.site import ChaosSite
 from tests.support.verifier_stub import VerifierStub
@@ -32,13 +32,13 @@ def test_a_killed_training_goes_on_within_a_minute_from_a_kept_step(tmp_path):
     (tmp_path / "exchange").mkdir()
     with VerifierStub(tmp_path / "exchange") as stub:
         site = ChaosSite(tmp_path, stub, times={})
-        site.verifier = synthetic_rows.write_verifier(tmp_path / "verifier")
+        site.verifier = synthetic_rows.write_verifier(tmp_path / "synthetic" / "tiny-verifier")  # as the stub is called
         try:
             with Driver(site, SEED) as driver:
                 site.start_gateway()
                 worker = site.start_worker(STAGES)
                 job_id = driver.submit(draft=DRAFT, train=TRAIN, capture={"layer_ids": LAYERS})
-                wait_until(lambda: _events(driver, job_id, "checkpoint"), 120, 0.5, what="a resume point is kept")
+                wait_until(lambda: _kept_point(driver, job_id), 120, 0.5, what="a resume point is kept")
                 kept = int(_events(driver, job_id, "checkpoint")[-1]["data"]["step"])
                 other = site.start_worker(STAGES)
                 for process in victims(worker, "all"):
@@ -69,6 +69,12 @@ def _events(driver: Driver, job_id: str, kind: str) -> list[dict[str, Any]]:
         if not page["has_more"]:
             return found
         after = f"&after={page['data'][-1]['id']}"
+
+
+def _kept_point(driver: Driver, job_id: str) -> bool:
+    job = driver.job(job_id)
+    assert job["status"] not in TERMINAL, job["error"]
+    return bool(_events(driver, job_id, "checkpoint"))
 
 
 def _second_start(driver: Driver, job_id: str) -> dict[str, Any] | None:
