@@ -54,6 +54,11 @@ def new_states_share(spec: JobSpec, record: DatasetRecord) -> float:
     return 1 - len(states_names(file.name for file in record.files)) / record.rows
 
 
+def has_all_states(record: DatasetRecord) -> bool:
+    """Tell whether a dataset is of ready-made rows that all bring their hidden states."""
+    return record.kind == "rows" and record.rows <= len(states_names(file.name for file in record.files))
+
+
 def _record(dataset_id: str, store: LocalArtifactStore) -> DatasetRecord | None:
     try:
         return DatasetRecord.model_validate_json(store.read(f"datasets/{dataset_id}/dataset.json"))

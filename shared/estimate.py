@@ -145,21 +145,21 @@ def estimate_steps(spec: JobSpec, tokens: TokenEstimate) -> int:
     return steps if train.max_steps is None else min(steps, train.max_steps)
 
 
-def verifier_starts(spec: JobSpec, reused: Collection[Stage] = ()) -> int:
+def verifier_starts(spec: JobSpec, silent: Collection[Stage] = ()) -> int:
     """How often vLLM loads the verifier: for the data where it is managed, and once for each draft that it measures.
 
     Args:
-        reused: stages that need not run.
+        silent: stages that need not run, or not speak to the verifier.
     """
     evaluate = spec.evaluate
     measured = [evaluate.mode, evaluate.baseline if evaluate.mode == "vllm" else "offline"]
     measured += [evaluate.mode] if evaluate.compare_to else []
-    return int(starts_for_data(spec, reused)) + measured.count("vllm")
+    return int(starts_for_data(spec, silent)) + measured.count("vllm")
 
 
-def starts_for_data(spec: JobSpec, reused: Collection[Stage] = ()) -> bool:
+def starts_for_data(spec: JobSpec, silent: Collection[Stage] = ()) -> bool:
     """Whether a managed verifier has to be loaded for the rows."""
-    return spec.verifier.managed is not None and not {Stage.GENERATE, Stage.CAPTURE} <= set(reused)
+    return spec.verifier.managed is not None and not {Stage.GENERATE, Stage.CAPTURE} <= set(silent)
 
 
 def captures_inline(spec: JobSpec) -> bool:

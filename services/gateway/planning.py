@@ -12,7 +12,7 @@ from services.gateway.deps import Backend
 from services.gateway.job_checks import check_job
 from services.gateway.stage_history import add_seconds
 from shared.artifact_store import LocalArtifactStore
-from shared.dataset_kinds import new_states_share, reads_dataset, text_bytes
+from shared.dataset_kinds import has_all_states, new_states_share, reads_dataset, text_bytes
 from shared.errors import UserError
 from shared.estimate import (
     draft_parameters,
@@ -37,6 +37,7 @@ from shared.store_room import store_room
 from shared.verifier_config import VerifierConfig, find_model_folder, read_verifier_config
 from shared.verifier_identity import identify_verifier
 
+DATA_STAGES = {Stage.GENERATE, Stage.CAPTURE}
 NOTHING = Amount(least=0, likely=0, most=0)
 # Stages whose inputs are all known from the document and the store; evaluation reads suites and other drafts, too.
 FOLLOWED = (Stage.PREPARE, Stage.GENERATE, Stage.CAPTURE, Stage.VOCAB, Stage.TRAIN)
@@ -73,13 +74,14 @@ def _fill(plan: Plan, spec: JobSpec, backend: Backend) -> None:
         plan.notes = ["the gateway does not see the verifier's checkpoint: no figures that depend on its shape"]
     if record is not None and config is not None and not plan.problems:
         _fill_stages(plan, spec, record, config, backend.artifacts)
-    _fill_loading(plan, spec, Fleet(backend.jobs.redis))
+    silent = plan.reused() | (DATA_STAGES if record is not None and has_all_states(record) else set())
+    _fill_loading(plan, spec, silent, Fleet(backend.jobs.redis))
     if plan.stages:
-        add_seconds(plan, spec, backend.jobs)
+        add_seconds(plan, spec, silent, backend.jobs)
 
 
-def _fill_loading(plan: Plan, spec: JobSpec, fleet: Fleet) -> None:
-    plan.verifier_starts = verifier_starts(spec, plan.reused())
+def _fill_loading(plan: Plan, spec: JobSpec, silent: set[Stage], fleet: Fleet) -> None:
+    plan.verifier_starts = verifier_starts(spec, silent)
     plan.verifier_load_seconds = fleet.load_seconds(spec.verifier.model)
     if plan.verifier_load_seconds is not None:
         plan.loading_seconds = round(plan.verifier_starts * plan.verifier_load_seconds, 1)

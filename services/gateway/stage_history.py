@@ -5,7 +5,7 @@ TTT steps and GPUs. Its seconds a unit are multiplied with the units of the plan
 hardly matters, its seconds stand as they are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from statistics import median
 
 from shared.estimate import starts_for_data
@@ -18,17 +18,15 @@ LATEST_JOBS = 200
 SCALED = frozenset({Stage.PREPARE, Stage.GENERATE, Stage.CAPTURE, Stage.TRAIN})
 
 
-def add_seconds(plan: Plan, spec: JobSpec, jobs: JobStore) -> None:
-    """Fill in the times of a plan's stages, and of the whole where all are known."""
+def add_seconds(plan: Plan, spec: JobSpec, silent: Collection[Stage], jobs: JobStore) -> None:
+    """Fill in the times of a plan's stages, and of the whole where all are known; `silent` stages load no verifier."""
     latest = list(jobs.get_many(jobs.list_ids(limit=LATEST_JOBS)))
     units = dict.fromkeys(SCALED, plan.tokens.rows if plan.tokens else None) | {Stage.TRAIN: plan.steps}
     for stage in plan.stages:
         stage.seconds = 0.0 if stage.reused else _seconds(stage.name, spec, latest, units.get(stage.name))
     known = [stage.seconds for stage in plan.stages if stage.seconds is not None]
     if plan.stages and len(known) == len(plan.stages):
-        load = (
-            plan.verifier_load_seconds if starts_for_data(spec, plan.reused()) else None
-        )  # evaluation's are in its own
+        load = plan.verifier_load_seconds if starts_for_data(spec, silent) else None  # evaluation's are in its own
         plan.seconds = round(sum(known) + (load or 0.0), 1)
 
 

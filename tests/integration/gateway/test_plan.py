@@ -1,14 +1,19 @@
 """Plans over REST and in the shell: figures and every problem, and nothing is started by asking."""
 
+from pathlib import Path
+
 import httpx
 import pytest
 
+from shared.artifact_store import LocalArtifactStore
 from shared.fleet import Fleet
+from shared.ids import new_id
 from shared.job_store import JobStore
 from shared.schemas.fleet import GpuInfo, WorkerRecord
 from shared.schemas.job import JobRecord, Progress, StageStatus, now
 from tests.integration.gateway.test_cli import eyrie
 from tests.support.gateway_process import GatewayProcess, gateway_process
+from tests.support.ready_folders import enter_folder, make_rows, write_folder
 
 pytestmark = pytest.mark.data
 
@@ -41,6 +46,20 @@ def test_a_plan_multiplies_starts_with_the_latest_load(http: httpx.Client, datas
     assert (plan["verifier_load_seconds"], plan["loading_seconds"]) == (300.5, 901.5)
     other = http.post("/v1/jobs/plan", json=document | {"evaluate": {"mode": "offline", "baseline": "none"}}).json()
     assert (other["verifier_starts"], other["loading_seconds"]) == (1, 300.5)
+
+
+def test_rows_that_bring_all_their_states_load_no_verifier(
+    http: httpx.Client, store: LocalArtifactStore, tmp_path: Path
+) -> None:
+    verifier = {"managed": {"max_model_len": 512}}
+    for states, starts in ((None, 0), (range(3), 1)):
+        dataset = new_id("ds")
+        rows = write_folder(tmp_path / dataset, make_rows(4), states=states)
+        enter_folder(store.root / "datasets" / dataset, rows)
+        document = {"preset": "tiny", "data": {"dataset": dataset, "generate": False}, "verifier": verifier}
+        evaluate = {"evaluate": {"mode": "offline", "baseline": "none"}}
+        plan = http.post("/v1/jobs/plan", json=document | evaluate).json()
+        assert plan["verifier_starts"] == starts, plan["problems"]
 
 
 def test_a_plan_names_every_problem(http: httpx.Client, dataset: str) -> None:

@@ -45,6 +45,11 @@ def reasons(record: JobRecord) -> list[str | None]:
     return [attempt.reason for attempt in record.attempts]
 
 
+def gpu_states(site: Site) -> set[GpuStatus]:
+    """What the GPUs are, all of them."""
+    return {state.status for state in Fleet(site.jobs.redis).gpus()}
+
+
 def activity(site: Site, job_id: str) -> str | None:
     """What the generate stage says that it is doing."""
     progress = site.jobs.get(job_id).stage(Stage.GENERATE).progress
@@ -86,7 +91,7 @@ def test_jobs_in_line_that_want_the_verifier_share_a_load_and_others_have_their_
     seconds = Fleet(site.jobs.redis).load_seconds(str(site.verifier))
     assert seconds is not None
     assert 0 < seconds < 90
-    assert {state.status for state in Fleet(site.jobs.redis).gpus()} == {GpuStatus.FREE}
+    assert gpu_states(site) == {GpuStatus.FREE}
     assert site.processes() == []
 
 
@@ -215,6 +220,20 @@ def test_no_guest_waits_for_an_equal_job_that_waits_for_the_hosts_gpus(site: Sit
     for job_id in (host, equal, guest):
         site.wait_for(job_id, JobStatus.SUCCEEDED)
     assert [loads(site, job_id) for job_id in (host, equal, guest)] == [1, 1, 0]
+
+
+def test_no_verifier_is_kept_while_an_equal_job_makes_the_data(site: Site) -> None:
+    start_worker(site)
+    made = site.wait_for(submit(site, 10), JobStatus.SUCCEEDED)
+    for stage in (Stage.GENERATE, Stage.CAPTURE):
+        site.store.delete(str(made.stage(stage).manifest))
+    lease = f"stage:capture:{made.stage(Stage.CAPTURE).key}"
+    assert site.jobs.acquire_keys([lease], "another run", 600)
+    job_id = submit(site, 10)
+    wait_until(lambda: site.jobs.get(job_id).stage(Stage.GENERATE).finished_at, 60, what="the answers are there")
+    wait_until(lambda: gpu_states(site) == {GpuStatus.FREE}, 60, what="the other run can have the GPUs")
+    site.jobs.release_keys([lease], "another run")
+    site.wait_for(job_id, JobStatus.SUCCEEDED)
 
 
 def test_what_a_stage_had_reached_is_shown_while_its_verifier_loads_again(site: Site) -> None:
