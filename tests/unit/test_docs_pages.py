@@ -23,6 +23,7 @@ from shared.errors import StatusReason, error_page
 from shared.schemas.spec import JobSpec
 from shared.settings import Settings
 from shared.verifier_settings import VerifierSettings
+from tests.chaos.test_nemeses import STRIKES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -211,3 +212,8 @@ def read_somewhere() -> str:
     here = Path(__file__).resolve()
     files = [file for folder in CODE for file in (ROOT / folder).rglob("*.py") if file != here]
     return "\n".join(file.read_text() for file in files)
+
+
+def test_the_table_of_nemeses_is_that_of_the_suite() -> None:
+    rows = re.findall(r"(?m)^\| `(\w+)` \| (\d+) \|", (DOCS / "chaos.md").read_text())
+    assert {name: int(strikes) for name, strikes in rows} == {name: full for name, (_, full) in STRIKES.items()}
