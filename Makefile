@@ -61,7 +61,7 @@ compose-test: ## Build, start, train, scale and stop containers for real; ends w
 	@$(or $(PYTHON),python3) -m tools.compose_test $(COMPOSE_TEST_ARGS)
 
 ##@ Check
-.PHONY: test test-unit test-integration test-e2e test-slow check-data check-api chaos lint format
+.PHONY: test test-unit test-integration test-e2e test-slow test-gpu check-data check-api chaos lint format
 
 test: install ## Run the tests but the slow ones (PYTEST_ARGS=... for more)
 	@$(RUN) -m pytest -m "not slow" -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
@@ -77,6 +77,9 @@ test-e2e: install ## Run the tests on real vLLM and speculators
 
 test-slow: install ## Run what `make test` leaves out: whole trainings, killed and resumed
 	@$(RUN) -m pytest -m slow $(PYTEST_ARGS)
+
+test-gpu: install ## Run the tests of leases on the GPUs of this machine, which nobody else may use meanwhile
+	@$(RUN) -m pytest tests/gpu $(PYTEST_ARGS)
 
 check-data: install ## Run the tests of datasets and masks, and 200,000 rows; ends with one line of JSON
 	@$(RUN) -m tools.check_data $(PYTEST_ARGS)

@@ -27,6 +27,7 @@ LOADING = VerifierStatus.LOADING
 CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)"
 # Starts CHILD in a session of its own, and ends: nobody but the kernel knows whose child it was.
 DAEMON = f"import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', {CHILD!r}], start_new_session=True)"
+CUDA_HOLDER = Path(__file__).resolve().parents[1] / "cuda_holder.py"
 EVALUATION = {
     "mode": "vllm",
     "num_speculative_tokens": 3,
@@ -82,7 +83,8 @@ def items(ctx: StageContext) -> int:
 
 def follow(ctx: StageContext, words: str) -> None:
     """Do one thing: `hold FILE` (until it exists), `family FILE` (the same, with stubborn children in sessions of their
-    own, one of them an orphan), `alone FILE` (fail if a process of another run uses this one's GPUs, else hold),
+    own, one of them an orphan), `cuda FILE` (the same, with one that has memory on the run's first GPU), `alone FILE`
+    (fail if a process of another run uses this one's GPUs, else hold),
     `serve FILE` (say that a verifier loads, then hold), `leave NAME TEXT` (a file), `refuse` (a user's error), `full`
     (no space left)."""
     verb, _, argument = words.partition(" ")
@@ -92,6 +94,12 @@ def follow(ctx: StageContext, words: str) -> None:
         case "family":
             subprocess.Popen([sys.executable, "-S", "-c", CHILD], start_new_session=True)
             subprocess.run([sys.executable, "-S", "-c", DAEMON], check=True)
+            hold(ctx, Path(argument))
+        case "cuda":
+            ready = Path(f"{argument}.cuda.{ctx.token}")
+            subprocess.Popen([sys.executable, str(CUDA_HOLDER), str(ready)], start_new_session=True)
+            while not ready.exists():
+                time.sleep(0.05)
             hold(ctx, Path(argument))
         case "alone":
             require_alone(ctx)
