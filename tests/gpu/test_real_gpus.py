@@ -55,7 +55,8 @@ def states(site: Site) -> dict[str, GpuState]:
 
 
 def leased_to(site: Site, job_id: str) -> list[str]:
-    return [gpu.id for gpu in states(site).values() if gpu.holder is not None and gpu.holder.job_id == job_id]
+    leased = [gpu for gpu in states(site).values() if gpu.status == GpuStatus.LEASED]
+    return [gpu.id for gpu in leased if gpu.holder is not None and gpu.holder.job_id == job_id]
 
 
 def used(gpu: str) -> int:
