@@ -20,12 +20,11 @@ from services.worker.training.event_follower import EventFollower
 from services.worker.training.log_files import continue_logs
 from services.worker.training.run_config import CONFIG_NAME, LOGS_NAME, RunConfig
 from shared.errors import DivergedError, EyrieError, InternalError, StatusReason, UserError
+from shared.settings import get_settings
 
 MODULE = "services.worker.training.main"
 REPOSITORY = Path(__file__).parents[3]
 POLL_S = 0.1
-# A step of the largest draft and its resume point (14 GB) fit in; the supervisor kills later than this.
-STOP_GRACE_S = 60.0
 
 
 class OutOfMemoryError(EyrieError):
@@ -42,16 +41,16 @@ def run_trainer(config: RunConfig, gpus: Sequence[str], report: Reporter) -> Non
     Raises:
         EyrieError: what the trainer reported: diverged, out of memory, a user's error, or internal.
     """
-    follower = EventFollower(config, report)
+    follower, grace_s = EventFollower(config, report), get_settings().stop_grace_s
     process = subprocess.Popen(
-        command(config.run / CONFIG_NAME, len(gpus)), env=_with_loggers(config, gpus), stdin=subprocess.DEVNULL
+        command(config.run / CONFIG_NAME, len(gpus), grace_s), env=_with_loggers(config, gpus), stdin=subprocess.DEVNULL
     )
     try:
         while process.poll() is None:
             follower.relay()
             time.sleep(POLL_S)
     finally:
-        _end(process)
+        _end(process, grace_s)
         follower.relay()
     if follower.failure is not None:
         raise failure(follower.failure)
@@ -65,11 +64,12 @@ def run_trainer(config: RunConfig, gpus: Sequence[str], report: Reporter) -> Non
         raise InternalError(f"the trainer ended with status {process.returncode}", hint="the stage's log says why")
 
 
-def command(config: Path, gpus: int) -> list[str]:
-    """The trainer's command line for so many GPUs (0: the CPU)."""
+def command(config: Path, gpus: int, grace_s: int) -> list[str]:
+    """The trainer's command line for so many GPUs (0: the CPU); its ranks have `grace_s` to save what they have."""
     if gpus < 2:
         return [sys.executable, "-m", MODULE, str(config)]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(gpus)]
+    torchrun += ["--shutdown-timeout", str(grace_s)]  # torchrun's own is 30 s
     return [sys.executable, *torchrun, "-m", MODULE, str(config)]
 
 
@@ -110,12 +110,12 @@ def failure(event: Mapping[str, Any]) -> EyrieError:
     return known.get(reason, InternalError)(message, where=where, hint=hint)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], grace_s: int) -> None:
     """Forward the end of the stage: SIGTERM saves the trainer's state, SIGKILL follows if it hangs."""
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_GRACE_S)
+            process.wait(grace_s)
             return
         process.kill()
     process.wait()

@@ -138,10 +138,11 @@ def test_steps_are_counted_for_each_epoch_and_end_at_max_steps() -> None:
 
 
 def test_torchrun_is_used_for_several_gpus_only(tmp_path: Any) -> None:
-    assert "torch.distributed.run" not in command(tmp_path, 0)
-    assert "torch.distributed.run" not in command(tmp_path, 1)
-    several = command(tmp_path, 4)
+    assert "torch.distributed.run" not in command(tmp_path, 0, 300)
+    assert "torch.distributed.run" not in command(tmp_path, 1, 300)
+    several = command(tmp_path, 4, 300)
     assert several[several.index("--nproc-per-node") + 1] == "4"
+    assert several[several.index("--shutdown-timeout") + 1] == "300", "torchrun would kill its ranks after 30 s"
     assert environment(("GPU-a", "GPU-b"))["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
     assert environment(())["CUDA_VISIBLE_DEVICES"] == ""
 

@@ -32,7 +32,7 @@ TOLERANCE = 1e-4  # relative L2 between a resumed and an uninterrupted run
 
 
 def start(config: RunConfig) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command(config.run / CONFIG_NAME, 0), env=environment(()))
+    return subprocess.Popen(command(config.run / CONFIG_NAME, 0, 60), env=environment(()))
 
 
 def wait_for(config: RunConfig, condition: Callable[[dict[str, Any]], bool], limit_s: float = 180) -> None:
