@@ -91,7 +91,11 @@ class Settings(BaseSettings):
     sse_keep_alive_s: float = Field(15.0, gt=0, description="Seconds between two keep-alive comments of a stream.")
     reconcile_interval_s: float = Field(3.0, gt=0, description="Seconds between two looks of the reconciler.")
 
-    @field_validator("api_key_file", "redis_password_file", "worker_metrics_port", mode="before")
+    @field_validator(
+        *("api_key_file", "redis_password_file", "worker_metrics_port"),
+        *("store_presign_s", "store_quota_bytes", "store_min_free_bytes"),
+        mode="before",
+    )
     @classmethod
     def _nothing_is_none(cls, value: object) -> object:
         return None if value == "" else value

@@ -4,6 +4,7 @@ Only YAML is read here, so that no Docker is needed; where there is one, compose
 containers really have is checked by `make compose-test`.
 """
 
+import importlib.util
 import os
 import re
 import shutil
@@ -196,6 +197,18 @@ def test_every_setting_is_in_the_example_with_its_default() -> None:
         field = Settings.model_fields.get(name.removeprefix("EYRIE_").lower())
         if field is not None and isinstance(field.default, int | float):
             assert float(shown[name]) == field.default, name
+
+
+def test_every_line_of_the_example_can_be_taken_over_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = re.findall(r"(?m)^#((?:EYRIE|AWS)_[A-Z_]+)=(.*)$", (ROOT / ".env.example").read_text())
+    for name, value in lines:
+        if name != "EYRIE_VERIFIER_TRUST_REMOTE_CODE":  # right where the model's folder is
+            monkeypatch.setenv(name, value)
+    assert Settings().store_presign_s is None
+    flags = VerifierSettings().extra_args
+    assert flags
+    vllm = Path(next(iter(importlib.util.find_spec("vllm").submodule_search_locations)))  # type: ignore
+    assert all(f'"{flag}"' in (vllm / "engine" / "arg_utils.py").read_text() for flag in flags)
 
 
 def test_a_bucket_gives_gateway_and_workers_its_settings_credentials_as_a_file_and_a_way_out() -> None:

@@ -63,3 +63,11 @@ def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="EYRIE_GATEWAY_PORT: "):
         get_settings()
     get_settings.cache_clear()
+
+
+@pytest.mark.parametrize("name", [name for name, field in Settings.model_fields.items() if field.default is None])
+def test_an_empty_variable_of_a_setting_without_a_default_counts_as_unset(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(f"EYRIE_{name.upper()}", "")
+    assert not getattr(Settings(), name)
