@@ -207,6 +207,16 @@ def test_verifier_and_worker_are_one_user_and_share_the_exchange_folder(folder: 
     assert claims["eyrie-exchange"]["accessModes"] == claims["eyrie-store"]["accessModes"] == ["ReadWriteMany"]
 
 
+@folders
+def test_no_service_has_the_name_of_one_that_a_controller_makes(folder: str) -> None:
+    """Pods of a group find each other by a headless Service; another one of its name would keep it from being made."""
+    documents = build(K8S / folder) + (build(K8S / "overlays/multi-node") if folder == "training" else [])
+    made = [found["metadata"]["name"] for found in of_kind(documents, "LeaderWorkerSet")]
+    made += [found["spec"]["network"]["subdomain"] for found in of_kind(documents, "JobSet")]
+    ours = [found["metadata"]["name"] for found in of_kind(documents, "Service")]
+    assert len({*made, *ours}) == len(made) + len(ours)
+
+
 def test_a_gateway_stays_up_when_another_one_goes() -> None:
     documents = build(K8S / "overlays/cpu")
     (gateway,) = [found for found in of_kind(documents, "Deployment") if found["metadata"]["name"] == "gateway"]
@@ -250,6 +260,8 @@ def test_gpus_are_asked_for_whole(folder: str) -> None:
             wanted = container["resources"]["requests"].get("nvidia.com/gpu")
             assert wanted == container["resources"]["limits"].get("nvidia.com/gpu")
             assert (wanted is not None) == container["image"].endswith("-gpu")
+            tolerated = {taint["key"] for taint in pod.spec.get("tolerations", [])}
+            assert (wanted is not None) == ("nvidia.com/gpu" in tolerated), "nodes with GPUs are tainted"
 
 
 def reaches(documents: list[Document], source: str, target: str, port: int) -> bool:
@@ -265,7 +277,7 @@ def allowed(documents: list[Document], pod: str, other: str, port: int, way: str
     for rule in [rule for spec in mine for rule in spec.get(way.lower(), [])]:
         ports = [entry["port"] for entry in rule.get("ports", [])]
         for place in rule[peer]:
-            here = place.get("namespaceSelector", {}) == {}
+            here = "ipBlock" not in place and place.get("namespaceSelector", {}) == {}
             if here and (not ports or port in ports) and selects(place.get("podSelector", {}), other):
                 return True
     return False
@@ -297,6 +309,12 @@ def test_the_namespace_enforces_the_restricted_level() -> None:
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
+def test_what_is_applied_before_the_overlay_names_its_namespace() -> None:
+    _, *others = yaml.safe_load_all((K8S / "base" / "namespace.yaml").read_text())
+    assert others
+    assert {found["metadata"]["namespace"] for found in others} == {"eyrie"}
+
+
 def test_the_secret_is_made_of_files_that_git_does_not_take(tmp_path: Path) -> None:
     folder = tmp_path / "secrets"
     shutil.copytree(K8S / "secrets", folder)
@@ -307,6 +325,14 @@ def test_the_secret_is_made_of_files_that_git_does_not_take(tmp_path: Path) -> N
     assert (secret["metadata"]["name"], secret["metadata"]["namespace"]) == (SECRET, "eyrie")
     assert set(secret["data"]) == SECRET_KEYS
     assert set((K8S / "secrets" / ".gitignore").read_text().split()) >= SECRET_KEYS
+
+
+@pytest.mark.parametrize("path", ["k8s/secrets/kustomization.yaml", "docs/kubernetes.md"])
+def test_the_secret_is_made_without_line_ends(path: str) -> None:
+    """KEDA and Prometheus send what is in the Secret; Redis, gateway and workers cut white space off."""
+    made = re.findall(r"openssl rand[^>]*>", (ROOT / path).read_text())
+    assert made
+    assert all("| tr -d '\\n' >" in command for command in made)
 
 
 def test_the_alerts_are_those_of_prometheus_without_the_operator() -> None:
@@ -340,3 +366,5 @@ def test_training_over_nodes_starts_every_rank_once() -> None:
     assert pod.containers[0]["resources"]["limits"]["nvidia.com/gpu"] == str(ranks)
     name, subdomain = f"{jobset['metadata']['name']}-{job['name']}-0-0", jobset["spec"]["network"]["subdomain"]
     assert f"--master-addr {name}.{subdomain} " in script
+    (grace_s,) = re.findall(r"--shutdown-timeout (\d+)", script)
+    assert pod.spec["terminationGracePeriodSeconds"] > int(grace_s)
