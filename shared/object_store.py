@@ -98,7 +98,8 @@ class ObjectArtifactStore(LocalArtifactStore):
                 return True
             except ClientError as error:
                 if _code(error) in TAKEN:
-                    return False
+                    # Put again since an answer got lost: what took the place may be what was sent first.
+                    return _was_repeated(error) and self.read(key) == content
         raise ArtifactStoreError("the object is being created again and again", where=key)
 
     def publish(self, key: str) -> None:
@@ -241,6 +242,10 @@ class ObjectArtifactStore(LocalArtifactStore):
 
 def _code(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _was_repeated(error: ClientError) -> bool:
+    return int(error.response["ResponseMetadata"].get("RetryAttempts", 0)) > 0
 
 
 def _translate(error: Exception, key: str) -> ArtifactStoreError:

@@ -7,9 +7,12 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from botocore.exceptions import ReadTimeoutError
+from botocore.httpsession import URLLib3Session
 
 from services.worker.supervision import marked_environment
 from shared.artifact_store import LocalArtifactStore, file_sha256
@@ -79,6 +82,28 @@ def test_of_sixteen_that_create_one_document_exactly_one_does(store: LocalArtifa
         assert created.count(True) == 1
         winner = created.index(True)
         assert store.read(f"stages/train/{number}/manifest.json") == f"writer {winner}".encode()
+
+
+def lose_the_next_answer(store: ObjectArtifactStore) -> None:
+    """Have the storage take the next object that is put, and the client never hear of it."""
+    lost: list[str] = []
+
+    def send(request: Any, **_: Any) -> None:
+        if not lost:
+            lost.append(request.url)
+            assert URLLib3Session().send(request).status_code == 200
+            raise ReadTimeoutError(endpoint_url=request.url)
+
+    store.client.meta.events.register("before-send.s3.PutObject", send)
+
+
+def test_a_document_whose_creation_was_not_confirmed_is_its_writers_all_the_same(tmp_path: Path) -> None:
+    """It is put again and found taken, by itself; who was told that another one had been first would clear away."""
+    store = ObjectArtifactStore(f"{URL}/{tmp_path.name}", tmp_path / "work")
+    lose_the_next_answer(store)
+    assert store.create("stages/train/k/manifest.json", b"mine")
+    assert not store.create("stages/train/k/manifest.json", b"mine"), "asked once, and taken"
+    assert store.read("stages/train/k/manifest.json") == b"mine"
 
 
 def test_what_was_published_is_there_on_another_machine(store: LocalArtifactStore, tmp_path: Path) -> None:
