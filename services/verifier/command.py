@@ -146,9 +146,10 @@ def _environment(
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "VLLM_PLUGINS": PLUGIN,
-        "VLLM_HOST_IP": "127.0.0.1",  # vLLM's own processes, all on this host
         "TOKENIZERS_PARALLELISM": "false",
     }
+    if settings.nodes == 1:
+        ours["VLLM_HOST_IP"] = "127.0.0.1"  # vLLM's own processes, all on this host
     if base.get("EYRIE_LOG_FORMAT") == "json":
         ours["VLLM_LOGGING_CONFIG_PATH"] = str(JSON_LOGGING)  # of vLLM and of its uvicorn
     if checked.folder is not None:

@@ -151,6 +151,8 @@ def test_of_several_hosts_the_first_serves_and_the_others_work_for_it():
         assert (value(command, "--nnodes"), value(command, "--node-rank")) == ("2", str(rank))
         assert value(command, "--master-addr") == "leader"
         assert value(command, "--speculative-config") == value(first, "--speculative-config")
+        assert "VLLM_HOST_IP" not in command.environment, "the others find host 0 by its own address"
+    assert build().environment["VLLM_HOST_IP"] == "127.0.0.1"
     assert first.argv[2] == "vllm.entrypoints.openai.api_server"
     assert "--headless" not in first.argv
     assert second.argv[2:6] == ("vllm.entrypoints.cli.main", "serve", "/models/tiny", "--headless")
