@@ -188,6 +188,7 @@ def test_a_pod_is_given_longer_to_end_than_its_service_takes(folder: str) -> Non
     worker = named(documents, "worker")
     stop_s = int(variables(worker, documents)["EYRIE_STOP_GRACE_S"]) + GUARD_EXTRA_S + STOP_GRACE_S
     assert worker.spec["terminationGracePeriodSeconds"] > stop_s
+    assert worker.spec["shareProcessNamespace"] is True, "as process 1 it would not hear SIGTERM while Redis is away"
     assert named(documents, "gateway").spec["terminationGracePeriodSeconds"] > 10 + 5  # uvicorn's, and preStop's
 
 
