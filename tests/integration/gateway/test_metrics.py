@@ -36,7 +36,7 @@ from tools.embedded_redis import RedisHandle
 
 ROOT = Path(__file__).resolve().parents[3]
 OURS = ROOT / "observability"
-FROM_PROMETHEUS = {"up"}
+FROM_PROMETHEUS, FROM_PROMETHEUS_LABELS = {"up"}, {"job", "instance", "le"}
 
 
 def figures(text: str) -> dict[str, float]:
@@ -159,8 +159,8 @@ def known(gateway: Any, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return names
 
 
-def selectors(expression: str) -> Iterator[str]:
-    """Names of the series that an expression reads.
+def nodes_of(expression: str) -> Iterator[Any]:
+    """The parts of an expression.
 
     Raises:
         ValueError: it is no PromQL.
@@ -172,8 +172,23 @@ def selectors(expression: str) -> Iterator[str]:
         for part in ("lhs", "rhs", "expr", "param", "vector_selector"):
             nodes += [child] if (child := getattr(node, part, None)) is not None else []
         nodes += getattr(node, "args", None) or []
+        yield node
+
+
+def selectors(expression: str) -> set[str]:
+    """Names of the series that an expression reads."""
+    return {str(node.name) for node in nodes_of(expression) if isinstance(node, promql_parser.VectorSelector)}
+
+
+def labels_in(expression: str) -> set[str]:
+    """Names of the labels that an expression selects and groups by."""
+    names: set[str] = set()
+    for node in nodes_of(expression):
         if isinstance(node, promql_parser.VectorSelector):
-            yield str(node.name)
+            names |= {matcher.name for matcher in node.matchers.matchers}
+        if isinstance(node, promql_parser.AggregateExpr) and node.modifier is not None:
+            names |= set(node.modifier.labels)
+    return names
 
 
 DASHBOARDS = sorted((OURS / "grafana" / "dashboards").glob("*.json"))
@@ -188,7 +203,19 @@ def test_a_dashboard_reads_series_that_exist(path: Path, known: set[str]) -> Non
     expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     assert expressions
     for expression in expressions:
-        assert set(selectors(expression)) <= known, expression
+        assert selectors(expression) <= known, expression
+
+
+def test_an_expression_selects_and_groups_by_labels_that_its_series_have(jobs: JobStore, queue: JobQueue) -> None:
+    worker = WorkerFigures(Settings())
+    families = [*service_registry(jobs, queue).collect(), *worker_registry(worker).collect()]
+    labels = {family.name: {*getattr(family, "_labelnames", ()), *FROM_PROMETHEUS_LABELS} for family in families}
+    boards = [json.loads(path.read_text()) for path in DASHBOARDS]
+    expressions = [target["expr"] for board in boards for panel in board["panels"] for target in panel["targets"]]
+    for expression in [*expressions, *(rule["expr"] for rule in RULES)]:
+        read = {re.sub(r"_(bucket|sum|count|total)$", "", name) for name in selectors(expression)} - FROM_PROMETHEUS
+        known = [labels[name] for name in read]
+        assert labels_in(expression) <= FROM_PROMETHEUS_LABELS.union(*known), expression
 
 
 def test_every_series_of_ours_is_on_a_dashboard_or_in_an_alert(known: set[str]) -> None:
@@ -199,7 +226,7 @@ def test_every_series_of_ours_is_on_a_dashboard_or_in_an_alert(known: set[str]) 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_an_alert_reads_series_that_exist_and_has_its_runbook(rule: dict[str, Any], known: set[str]) -> None:
-    assert set(selectors(rule["expr"])) <= known, rule["expr"]
+    assert selectors(rule["expr"]) <= known, rule["expr"]
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
     assert rule["annotations"]["summary"]
     page, _, anchor = rule["annotations"]["runbook"].partition("#")
