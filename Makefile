@@ -46,7 +46,7 @@ down-local: install ## Stop what up-local started
 .PHONY: secrets images up down compose-test
 
 secrets: ## Make the secret files that compose.yaml reads, in secrets/
-	@sh docker/secrets.sh
+	@sh docker/secrets.sh "$${EYRIE_SECRETS:-secrets}"
 
 images: ## Build the images of a profile (PROFILE=cpu)
 	@EYRIE_REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) docker compose --profile $(PROFILE) build
