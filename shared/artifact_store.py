@@ -127,11 +127,17 @@ class LocalArtifactStore:
         return folder / secrets.token_hex(12)
 
     def list(self, prefix: str) -> Iterator[str]:
-        """Names directly below `prefix`, sorted; nothing where there is no such folder."""
+        """Names directly below `prefix`, sorted; nothing where there is no such folder.
+
+        What no key can be called (`.nfs...`, `lost+found`) is not the store's, and left out.
+        """
         try:
-            yield from sorted(os.listdir(self._path(prefix)))
+            names = os.listdir(self._path(prefix))
         except (FileNotFoundError, NotADirectoryError):
             return
+        except OSError as error:
+            raise _translate(error, prefix) from error
+        yield from sorted(filter(KEY_PART.fullmatch, names))
 
     def delete(self, key: str) -> None:
         """Remove a document or a folder with everything in it; it may be absent."""

@@ -1,5 +1,6 @@
 """What a job can do with the kinds of datasets: conversations, ready-made rows, vocabularies."""
 
+import logging
 from collections.abc import Iterator
 
 from pydantic import ValidationError
@@ -10,16 +11,30 @@ from shared.schemas.job import Stage
 from shared.schemas.registry import DatasetRecord
 from shared.schemas.spec import JobSpec
 
+log = logging.getLogger(__name__)
+
+
+def read_dataset(store: LocalArtifactStore, dataset_id: str) -> DatasetRecord | None:
+    """The record of a dataset; None where there is none, or it cannot be read."""
+    key = f"datasets/{dataset_id}/dataset.json"
+    try:
+        return DatasetRecord.model_validate_json(store.read(key))
+    except KeyError:
+        return None
+    except ValidationError:
+        log.error("%s in the artifact store cannot be read", key)
+        return None
+
 
 def kind_problems(spec: JobSpec, store: LocalArtifactStore) -> Iterator[tuple[str, str]]:
     """Yield a JSON pointer and a message for each dataset that cannot be used where the document names it."""
-    record = _record(spec.data.dataset, store)
+    record = read_dataset(store, spec.data.dataset)
     if record is not None and record.kind == "vocabulary":
         yield "/data/dataset", f"{record.id} is a vocabulary, which draft.vocabulary names: give prompts or rows here"
     if record is not None and record.kind == "rows" and spec.data.generate:
         yield "/data/generate", f"{record.id} holds rows whose answers are written already: set it to false"
     for place, suite in enumerate(spec.evaluate.suites):
-        named = _record(suite.dataset, store) if suite.dataset else None
+        named = read_dataset(store, suite.dataset) if suite.dataset else None
         if named is not None and named.kind != "conversations":
             pointer = f"/evaluate/suites/{place}/dataset"
             yield pointer, f"{named.id} is of the kind {named.kind}: a suite needs prompts or conversations"
@@ -28,7 +43,7 @@ def kind_problems(spec: JobSpec, store: LocalArtifactStore) -> Iterator[tuple[st
 def rows_without_states(spec: JobSpec, store: LocalArtifactStore) -> int | None:
     """How many ready-made rows bring no hidden states, where that is more than may be left out; None where the dataset
     is not of ready-made rows, and the verifier has to read it at least."""
-    record = _record(spec.data.dataset, store)
+    record = read_dataset(store, spec.data.dataset)
     if record is None or record.kind != "rows":
         return None
     missing = record.rows - len(states_names(file.name for file in record.files))
@@ -57,10 +72,3 @@ def new_states_share(spec: JobSpec, record: DatasetRecord) -> float:
 def has_all_states(record: DatasetRecord) -> bool:
     """Tell whether a dataset is of ready-made rows that all bring their hidden states."""
     return record.kind == "rows" and record.rows <= len(states_names(file.name for file in record.files))
-
-
-def _record(dataset_id: str, store: LocalArtifactStore) -> DatasetRecord | None:
-    try:
-        return DatasetRecord.model_validate_json(store.read(f"datasets/{dataset_id}/dataset.json"))
-    except (KeyError, ValidationError):
-        return None

@@ -9,8 +9,8 @@ from pathlib import Path
 from shared.artifact_store import LocalArtifactStore
 from shared.data.control_tokens import added_tokens, emitted_token_ids
 from shared.data.vocabulary_files import check_vocabulary, read_npy, vocabulary_names
+from shared.dataset_kinds import read_dataset
 from shared.errors import UserError
-from shared.schemas.registry import DatasetRecord
 from shared.schemas.spec import JobSpec
 
 VOCABULARY = "/draft/vocabulary"
@@ -82,12 +82,11 @@ def _check_files(files: dict[str, Path], target_size: int, required: dict[int, s
 
 def _files(dataset_id: str, store: LocalArtifactStore) -> dict[str, Path]:
     """The vocabulary's files by name."""
-    try:
-        record = DatasetRecord.model_validate_json(store.read(f"datasets/{dataset_id}/dataset.json"))
-    except KeyError:
+    record = read_dataset(store, dataset_id)
+    if record is None:
         raise UserError(
             f"there is no dataset {dataset_id!r}", where=VOCABULARY, hint="upload one with POST /v1/datasets"
-        ) from None
+        )
     if record.kind != "vocabulary":
         raise UserError(
             f"{dataset_id} is a dataset of {record.kind}, not a vocabulary",

@@ -57,12 +57,12 @@ class EventArchive:
 
     def extend(self, job_id: str, after: str, entries: Sequence[Entry]) -> None:
         """Keep the events that follow `after`, which is where the archive ended."""
-        text = "".join(f"{json.dumps({'id': event_id, **fields})}\n" for event_id, fields in entries)
+        text = "".join(f"{json.dumps({'id': event_id, **fields})}\n" for event_id, fields in entries).encode()
         last, segment, earlier = entries[-1][0], Segment(after, entries[-1][0]), None
         for found in self._segments(job_id):
             if found.last == after and (kept := self._content(job_id, found)) and len(kept) < SEGMENT_BYTES:
-                segment, text, earlier = Segment(found.after, last), kept.decode() + text, found
-        self.artifacts.write(_key(job_id, segment), text.encode())
+                segment, text, earlier = Segment(found.after, last), _ended(kept) + text, found
+        self.artifacts.write(_key(job_id, segment), text)
         if earlier is not None:
             self.artifacts.delete(_key(job_id, earlier))
 
@@ -104,6 +104,11 @@ class EventArchive:
             return self.artifacts.read(_key(job_id, segment))
         except KeyError:
             return None
+
+
+def _ended(content: bytes) -> bytes:
+    """A file that was cut, with its last line ended, so that it costs no other one."""
+    return content if content.endswith(b"\n") else content + b"\n"
 
 
 def _entries(content: bytes) -> Iterator[Entry]:

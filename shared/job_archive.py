@@ -75,7 +75,9 @@ class JobArchive:
 
     def link_retry(self, job_id: str, retry_id: str) -> str:
         """Settle the id of the job that shall do `job_id` again; the first caller decides, all get its answer."""
-        self.artifacts.create(f"jobs/{job_id}/retried_as", retry_id.encode())
+        key = f"jobs/{job_id}/retried_as"
+        if not self.artifacts.create(key, retry_id.encode()) and self._retry(job_id) is None:  # it cannot be read
+            self.artifacts.write(key, retry_id.encode())
         return self._retry(job_id) or retry_id
 
     def unlink_retry(self, job_id: str, retry_id: str) -> None:
@@ -92,9 +94,10 @@ class JobArchive:
 
     def _retry(self, job_id: str) -> str | None:
         try:
-            return self.artifacts.read(f"jobs/{job_id}/retried_as").decode()
+            name = self.artifacts.read(f"jobs/{job_id}/retried_as").decode(errors="replace")
         except KeyError:
             return None
+        return name if is_id(name, "job") else None
 
 
 def _content(record: JobRecord) -> bytes:

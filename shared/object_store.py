@@ -21,7 +21,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from shared.artifact_store import LocalArtifactStore
+from shared.artifact_store import KEY_PART, LocalArtifactStore
 from shared.errors import ArtifactStoreError, UserError
 from shared.integrity import Damage, size_damage
 from shared.schemas.manifest import FileEntry
@@ -120,7 +120,7 @@ class ObjectArtifactStore(LocalArtifactStore):
             for page in pages.paginate(Bucket=self.bucket, Prefix=start, Delimiter="/"):
                 names |= {part["Prefix"][len(start) :].rstrip("/") for part in page.get("CommonPrefixes", [])}
                 names |= {item["Key"][len(start) :] for item in page.get("Contents", [])}
-        yield from sorted(names)
+        yield from sorted(filter(KEY_PART.fullmatch, names))
 
     def delete(self, key: str) -> None:
         self._remove([found.key for found in self._below(key)])

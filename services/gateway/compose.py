@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from services.gateway.problems import Problem
 from shared.artifact_store import LocalArtifactStore, link_or_copy
+from shared.dataset_kinds import read_dataset
 from shared.ids import is_id, new_id
 from shared.schemas.job import now
 from shared.schemas.registry import DatasetFile, DatasetRecord, files_digest
@@ -92,12 +93,9 @@ def compose_dataset(store: LocalArtifactStore, composition: Composition) -> Data
 
 def _origin(store: LocalArtifactStore, source: Source, place: int) -> DatasetRecord:
     pointer = f"/sources/{place}/dataset"
-    try:
-        if not is_id(source.dataset, "ds"):
-            raise KeyError(source.dataset)
-        record = DatasetRecord.model_validate_json(store.read(f"datasets/{source.dataset}/dataset.json"))
-    except KeyError:
-        raise _refused(pointer, f"there is no dataset {source.dataset!r}; upload it first") from None
+    record = read_dataset(store, source.dataset) if is_id(source.dataset, "ds") else None
+    if record is None:
+        raise _refused(pointer, f"there is no dataset {source.dataset!r}; upload it first")
     if record.kind != "conversations" or len(record.files) != 1:
         what = f"is composed of {len(record.files)} files" if len(record.files) > 1 else f"holds {record.kind}"
         raise _refused(pointer, f"the dataset {record.id} {what}: sources are uploaded files of rows")

@@ -16,8 +16,9 @@ from services.gateway.downloads import Download, is_unchanged, validators
 from services.gateway.problems import Problem, not_found
 from services.gateway.wire import FileView
 from shared.artifact_store import LocalArtifactStore
+from shared.manifests import read_manifest
 from shared.schemas.job import DONE_STAGES, JobRecord, Stage
-from shared.schemas.manifest import FileEntry, Manifest
+from shared.schemas.manifest import FileEntry
 from shared.schemas.registry import DraftRecord
 
 MEDIA_TYPES = {
@@ -113,8 +114,7 @@ def send_file(store: LocalArtifactStore, files: Mapping[str, StoredFile], path: 
 
 
 def _manifest_files(store: LocalArtifactStore, key: str) -> list[StoredFile]:
-    try:
-        manifest = Manifest.model_validate_json(store.read(key))
-    except KeyError:
+    manifest = read_manifest(store, key)
+    if manifest is None:
         return []
     return [StoredFile(f"{manifest.root}/{entry.path}", entry, manifest.stage) for entry in manifest.files]

@@ -11,11 +11,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from shared.artifact_store import LocalArtifactStore
+from shared.dataset_kinds import read_dataset
 from shared.integrity import changed
 from shared.manifests import read_manifest, set_aside_manifests
 from shared.schemas.job import Stage
 from shared.schemas.manifest import DatasetInput, FileEntry, Lineage, Manifest, StageInput, VerifierIdentity
-from shared.schemas.registry import DatasetRecord, DraftRecord
+from shared.schemas.registry import DraftRecord
 
 PROBLEMS_SHOWN = 20
 
@@ -125,7 +126,7 @@ class LineageWalk:
             return known
         node = self._remember(LineageNode(kind="dataset", name=named.id, digest=named.sha256, verified=True))
         node.facts = {"name": named.name}
-        record = self._dataset_record(named.id)
+        record = read_dataset(self.store, named.id)
         if record is None or record.sha256 != named.sha256:
             what = "was deleted" if record is None else f"has another SHA-256 now, {record.sha256[:12]}"
             node.verified, node.problems = False, [f"the dataset {what}"]
@@ -169,12 +170,6 @@ class LineageWalk:
     def _file_problems(self, root: str, files: list[FileEntry]) -> list[str]:
         damages = changed(self.store.place(root), files) if self.rehash else self.store.damages(root, files)
         return [str(damage) for damage in damages]
-
-    def _dataset_record(self, dataset_id: str) -> DatasetRecord | None:
-        try:
-            return DatasetRecord.model_validate_json(self.store.read(f"datasets/{dataset_id}/dataset.json"))
-        except KeyError:
-            return None
 
     def _remember(self, node: LineageNode) -> LineageNode:
         self.seen[(node.kind, node.name, node.digest)] = node

@@ -12,7 +12,7 @@ from services.gateway.deps import Backend
 from services.gateway.job_checks import check_job
 from services.gateway.stage_history import add_seconds
 from shared.artifact_store import LocalArtifactStore
-from shared.dataset_kinds import has_all_states, new_states_share, reads_dataset, text_bytes
+from shared.dataset_kinds import has_all_states, new_states_share, read_dataset, reads_dataset, text_bytes
 from shared.errors import UserError
 from shared.estimate import (
     draft_parameters,
@@ -67,7 +67,7 @@ def _fill(plan: Plan, spec: JobSpec, backend: Backend) -> None:
     spec, errors = check_job(backend, spec)
     plan.problems = [PlanProblem(pointer=field.pointer, message=field.message) for field in errors]
     plan.document = spec
-    record, config = _dataset(backend.artifacts, spec.data.dataset), _verifier(spec)
+    record, config = read_dataset(backend.artifacts, spec.data.dataset), _verifier(spec)
     if config is not None:
         _fill_shape(plan, spec, config)
     else:
@@ -130,7 +130,7 @@ def _finished(spec: JobSpec, record: DatasetRecord, store: LocalArtifactStore) -
     if folder is None:
         return found
     verifier = identify_verifier(folder).fingerprint
-    given = _dataset(store, spec.draft.vocabulary) if spec.draft.vocabulary else None
+    given = read_dataset(store, spec.draft.vocabulary) if spec.draft.vocabulary else None
     datasets = {"dataset": record} | ({"vocabulary": given} if given else {})
     for stage in FOLLOWED:
         inputs = {str(name): found[name].digest() for name in UPSTREAM[stage]} | {"verifier": verifier}
@@ -140,13 +140,6 @@ def _finished(spec: JobSpec, record: DatasetRecord, store: LocalArtifactStore) -
             break
         found[stage] = manifest
     return found
-
-
-def _dataset(store: LocalArtifactStore, dataset_id: str) -> DatasetRecord | None:
-    try:
-        return DatasetRecord.model_validate_json(store.read(f"datasets/{dataset_id}/dataset.json"))
-    except KeyError:
-        return None
 
 
 def _verifier(spec: JobSpec) -> VerifierConfig | None:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from services.worker.stage_run import StoredOutput
 from shared.artifact_store import LocalArtifactStore
-from shared.manifests import set_aside_manifests
+from shared.ids import new_id
+from shared.manifests import read_manifest, set_aside_manifests
 from shared.schemas.manifest import Manifest
 from shared.stage_keys import DAMAGED_PREFIX
 
@@ -18,16 +19,17 @@ def is_whole(store: LocalArtifactStore, manifest: Manifest) -> bool:
     return not store.damages(manifest.root, manifest.files)
 
 
-def set_aside(store: LocalArtifactStore, key: str, damaged: Manifest) -> None:
-    """Move the manifest `key` out of the way if it is still `damaged`."""
-    aside = f"{key.rpartition('/')[0]}/{DAMAGED_PREFIX}{damaged.token}.json"
+def set_aside(store: LocalArtifactStore, key: str, damaged: Manifest | None) -> None:
+    """Move the manifest `key` out of the way if it is still `damaged`; None: it is not there, or cannot be read."""
+    token = new_id("unreadable") if damaged is None else damaged.token
+    aside = f"{key.rpartition('/')[0]}/{DAMAGED_PREFIX}{token}.json"
     try:
         store.move(key, aside)
     except KeyError:
         return
-    moved = store.read(aside)
-    if Manifest.model_validate_json(moved).token != damaged.token:  # made again between the look and the move
-        store.create(key, moved)
+    moved = read_manifest(store, aside)
+    if moved is not None and moved.token != token:  # made again between the look and the move
+        store.create(key, store.read(aside))
         store.delete(aside)
 
 

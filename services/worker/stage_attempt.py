@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
+from pydantic import ValidationError
+
 from services.worker.damage import damaged_outputs, is_whole, set_aside
 from services.worker.gpu_locks import is_real
 from services.worker.gpus import LocalGpus, leased_gpus
@@ -72,9 +74,9 @@ class StageAttempt:
         return manifest if manifest is not None and is_whole(self.store, manifest) else None
 
     def set_aside_damaged(self) -> None:
-        """Make room for a new manifest where files of the finished one are gone; to be called under the lease."""
+        """Make room for a new manifest where the finished one or its files are damaged; needs the stage's lease."""
         manifest = read_manifest(self.store, self.manifest_key)
-        if manifest is not None and not is_whole(self.store, manifest):
+        if manifest is None or not is_whole(self.store, manifest):
             set_aside(self.store, self.manifest_key, manifest)
 
     def run(self, number: int, session: VerifierSession | None) -> Manifest:
@@ -172,8 +174,8 @@ class StageAttempt:
         )
         key, content = f"drafts/{draft_id}.json", record.model_dump_json(indent=1).encode()
         if not self.store.create(key, content):
-            known = DraftRecord.model_validate_json(self.store.read(key))
-            if known.root != record.root:  # its files were lost, and were made again elsewhere
+            known = _read_draft(self.store.read(key))
+            if known is None or known.root != record.root:  # its files were lost, and were made again elsewhere
                 self.store.write(key, content)
         return draft_id
 
@@ -253,6 +255,14 @@ class StageAttempt:
             served_model=served_model_name(self.record.spec),
             gpu_verifier=any(is_real(gpu) for gpu in self.gpus.ids),
         )
+
+
+def _read_draft(content: bytes) -> DraftRecord | None:
+    """A draft's record; None for one that is damaged."""
+    try:
+        return DraftRecord.model_validate_json(content)
+    except ValidationError:
+        return None
 
 
 def stage_lease(stage: Stage, key: str) -> str:

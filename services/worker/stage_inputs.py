@@ -10,7 +10,7 @@ from services.worker.evaluation.acceptance import evaluation_sampling
 from services.worker.stage_run import StoredOutput
 from shared.artifact_store import LocalArtifactStore
 from shared.data.ready_folder import states_names
-from shared.dataset_kinds import new_states_share, reads_dataset, text_bytes
+from shared.dataset_kinds import new_states_share, read_dataset, reads_dataset, text_bytes
 from shared.errors import UserError
 from shared.estimate import estimate_disk, estimate_tokens
 from shared.schemas.job import Stage
@@ -174,10 +174,10 @@ class StageInputs:
         return {name: item for name, item in self._datasets.items() if reads_dataset(stage, name, item)}
 
     def _dataset(self, dataset_id: str, where: str) -> DatasetRecord:
-        try:
-            return DatasetRecord.model_validate_json(self.store.read(f"datasets/{dataset_id}/dataset.json"))
-        except KeyError:
-            raise UserError(f"there is no dataset {dataset_id}", where=where, hint="upload it first") from None
+        record = read_dataset(self.store, dataset_id)
+        if record is None:
+            raise UserError(f"there is no dataset {dataset_id}", where=where, hint="upload it first")
+        return record
 
     def _draft(self, draft_id: str) -> DraftRecord:
         try:

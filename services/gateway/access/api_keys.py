@@ -149,10 +149,7 @@ class ApiKeys:
             self._known_at = self._clock()
 
     def _names(self) -> list[str]:
-        try:
-            names = [name.removesuffix(".json") for name in self.artifacts.list(FOLDER)]
-        except OSError as error:
-            raise ArtifactStoreError(f"cannot be read: {error.strerror}", where=FOLDER) from None
+        names = [name.removesuffix(".json") for name in self.artifacts.list(FOLDER)]
         return [name for name in names if is_id(name, "key")]
 
     def _is_known(self, seconds: float) -> bool:

@@ -23,6 +23,7 @@ from services.gateway.problems import Problem, not_found
 from services.gateway.uploads import adopt_dataset, check_size, receive_dataset
 from services.gateway.wire import DatasetView, DeletedView, Page
 from shared.artifact_store import LocalArtifactStore
+from shared.dataset_kinds import read_dataset
 from shared.errors import UserError
 from shared.ids import is_id
 from shared.schemas.registry import DatasetRecord
@@ -145,11 +146,8 @@ async def _take_folder(
 
 
 def _read(store: LocalArtifactStore, dataset_id: str) -> DatasetView | None:
-    try:
-        content = store.read(f"datasets/{dataset_id}/dataset.json")
-    except KeyError:
-        return None
-    return DatasetView(**DatasetRecord.model_validate_json(content).model_dump())
+    record = read_dataset(store, dataset_id)
+    return None if record is None else DatasetView(**record.model_dump())
 
 
 def _title(form: FilePart | None) -> str:

@@ -8,18 +8,20 @@ often, makes the same delivery, and its receiver can tell that it has seen it.
 """
 
 import hashlib
+import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from services.gateway.webhooks.registry import FOLDER, Webhook, WebhookEvent
 from shared.artifact_store import LocalArtifactStore
 from shared.ids import ALPHABET, is_id
 from shared.schemas.spec import Document
 
+log = logging.getLogger(__name__)
 QUEUE = "webhook-queue"
 KEPT_S = 30 * 86_400
 DeliveryStatus = Literal["pending", "delivered", "failed"]
@@ -89,11 +91,13 @@ class Deliveries:
 
     def get(self, webhook_id: str, delivery_id: str) -> Delivery | None:
         """A delivery, or None."""
+        key = f"{FOLDER}/{webhook_id}/deliveries/{delivery_id}.json"
         try:
-            return Delivery.model_validate_json(
-                self.artifacts.read(f"{FOLDER}/{webhook_id}/deliveries/{delivery_id}.json")
-            )
+            return Delivery.model_validate_json(self.artifacts.read(key))
         except KeyError:
+            return None
+        except ValidationError:
+            log.error("%s in the artifact store cannot be read", key)
             return None
 
     def pending(self) -> Iterator[str]:
@@ -103,7 +107,7 @@ class Deliveries:
     def webhook_of(self, delivery_id: str) -> str | None:
         """The webhook of a pending delivery."""
         try:
-            return self.artifacts.read(f"{QUEUE}/{delivery_id}").decode()
+            return self.artifacts.read(f"{QUEUE}/{delivery_id}").decode(errors="replace")
         except KeyError:
             return None
 

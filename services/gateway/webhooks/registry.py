@@ -1,19 +1,21 @@
 """Webhooks as they are kept: `webhooks/ID/webhook.json` in the artifact store, with the secret that signs."""
 
 import base64
+import logging
 import secrets
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from shared.artifact_store import LocalArtifactStore
 from shared.ids import is_id, new_id
 from shared.schemas.job import JobStatus, now
 from shared.schemas.spec import Document
 
+log = logging.getLogger(__name__)
 FOLDER = "webhooks"
 SECRET_BYTES = 32
 
@@ -97,6 +99,9 @@ class Webhooks:
         try:
             return Webhook.model_validate_json(self.artifacts.read(_document(webhook_id)))
         except KeyError:
+            return None
+        except ValidationError:
+            log.error("%s in the artifact store cannot be read: the webhook is told nothing", _document(webhook_id))
             return None
 
     def all(self) -> list[Webhook]:

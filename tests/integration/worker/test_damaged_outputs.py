@@ -78,3 +78,16 @@ def test_a_draft_that_lost_its_weights_is_published_again_under_its_id_by_one_of
     draft = DraftRecord.model_validate_json(site.store.read(f"drafts/{first.draft}.json"))
     assert site.store.exists(f"{draft.root}/model.safetensors")
     assert draft.digest == site.manifest(again[0], Stage.PUBLISH).digest()
+
+
+def test_a_manifest_and_a_draft_that_cannot_be_read_are_made_again(site):
+    site.start_worker()
+    first = site.wait_for(site.submit(), JobStatus.SUCCEEDED)
+    site.store.write(first.stage(Stage.VOCAB).manifest, b'\xff{"cut o')
+    site.store.write(first.stage(Stage.PUBLISH).manifest, b"")
+    site.store.write(f"drafts/{first.draft}.json", b"")
+    again = site.wait_for(site.submit(), JobStatus.SUCCEEDED)
+    assert [s.name for s in again.stages if s.status == StageStatus.SUCCEEDED] == [Stage.VOCAB, Stage.PUBLISH]
+    assert_whole(site, again)
+    draft = DraftRecord.model_validate_json(site.store.read(f"drafts/{again.draft}.json"))
+    assert draft.digest == site.manifest(again, Stage.PUBLISH).digest()
