@@ -24,7 +24,7 @@ from shared.references import EXPIRING, MANIFEST, References, read_references
 from shared.schemas.retention import Kind, Leftover, RetentionReport
 
 DAY_S = 86_400.0
-LEASE_S = 120
+LEASE_S = 600  # for a look at all references, and moving what was marked
 UPLOAD_KEPT_S = DAY_S  # an upload or a download that has not moved for so long is dead
 
 
@@ -110,14 +110,17 @@ class Retention:
     def _remove_stages(self, items: list[Leftover]) -> list[Leftover]:
         marked = [item for item in items if self._mark(item.key)]
         references = read_references(self.jobs)
-        removed = []
+        swept = []
         for item in marked:
             if item.key in references.needed or references.unknown:
                 self._put_back(item.key)
                 self._kept.append(f"{item.key}: somebody refers to it by now")
-            elif self._sweep(item.key, item.key):
-                removed.append(item)
-        return removed
+            elif self.jobs.key_token(stage_lease(item.key)) != self.token:  # a run may have computed it since
+                self._put_back(item.key)
+                self._kept.append(f"{item.key}: the clean-up took too long to be sure of it")
+            elif (trash := self._sweep(item.key, item.key)) is not None:
+                swept.append((item, trash))
+        return [item for item, trash in swept if self._delete(trash)]
 
     def _mark(self, prefix: str) -> bool:
         """Take a stage's lease and its manifest; False where a run has the lease."""
@@ -133,17 +136,20 @@ class Retention:
             self.store.delete(f"{prefix}/{EXPIRING}")
         self._release(prefix)
 
-    def _sweep(self, key: str, prefix: str) -> bool:
-        """Move `key` of a stage whose lease is ours out of sight, give the lease back, and remove the files."""
+    def _sweep(self, key: str, prefix: str) -> str | None:
+        """Move `key` of a stage whose lease is ours out of sight, and give the lease back; returns where it is then.
+
+        Its files are removed later: there may be many, and leases on other stages would lapse meanwhile.
+        """
         trash = f"{STAGING}/{new_id('gc')}"
         try:
             self.store.move(key, trash)
         except (KeyError, ArtifactStoreError) as error:
             self._kept.append(f"{key}: {error}")
-            return False
+            return None
         finally:
             self._release(prefix)
-        return self._delete(trash)
+        return trash
 
     def _remove(self, item: Leftover) -> bool:
         if item.kind == "events":
@@ -151,7 +157,8 @@ class Retention:
         if item.kind != "attempt":
             return self._delete(item.key)
         prefix = item.key.rpartition("/attempts/")[0]
-        return self._lease(prefix) and self._sweep(item.key, prefix)
+        trash = self._sweep(item.key, prefix) if self._lease(prefix) else None
+        return trash is not None and self._delete(trash)
 
     def _delete(self, key: str) -> bool:
         try:

@@ -154,6 +154,45 @@ def test_a_stage_that_a_run_computes_is_left_alone(world):
     assert len(apply(world).items) == 1
 
 
+def test_a_stage_that_a_run_has_computed_since_a_slow_clean_up_marked_it_stays(world, monkeypatch):
+    gone = world.job("aaaaaaa", 2)
+    world.delete_job(gone.id)
+    world.age(KEEP_DAYS + 1)
+    delete, made = world.store.delete, []
+
+    def delete_slowly(key):
+        """The leases lapse while the first folder is removed, and a run computes what it did not find."""
+        delete(key)
+        if not made and key.startswith("staging/"):
+            for lease in world.jobs.redis.scan_iter("eyrie:stage:*"):
+                world.jobs.redis.delete(lease)
+            made.append(world.job("aaaaaaa", 2))
+
+    monkeypatch.setattr(world.store, "delete", delete_slowly)
+    apply(world)
+    for stage in made[0].stages[:2]:
+        world.verify(stage.manifest)
+
+
+def test_a_stage_whose_lease_has_lapsed_is_put_back(world, monkeypatch):
+    gone = world.job("aaaaaaa", 1)
+    world.delete_job(gone.id)
+    world.age(KEEP_DAYS + 1)
+    before = world.manifests()
+    mark = Retention._mark
+
+    def mark_and_lapse(self, prefix):
+        return mark(self, prefix) and bool(world.jobs.redis.delete(f"eyrie:{stage_lease(prefix)}"))
+
+    monkeypatch.setattr(Retention, "_mark", mark_and_lapse)
+    report = apply(world)
+    assert (report.items, world.manifests()) == ([], before)
+    assert "took too long" in report.kept[0]
+    monkeypatch.undo()
+    world.age(KEEP_DAYS + 1)
+    assert len(apply(world).items) == 1
+
+
 def test_attempts_of_dead_runs_go_and_what_a_job_can_go_on_with_stays(world):
     done = world.job("aaaaaaa", 1)
     paused, failed = world.job("bbbbbbb", 0, JobStatus.PAUSING), world.job("ccccccc", 0, JobStatus.FAILED)
