@@ -38,9 +38,12 @@ UNKEPT = f"{JOBS}:unkept"
 DELETED_KEPT_S = 3600
 
 RESERVE = """
-if redis.call('SISMEMBER', KEYS[1], ARGV[1]) == 1 then return 1 end
+if redis.call('EXISTS', KEYS[2]) == 1 or redis.call('SISMEMBER', KEYS[1], ARGV[1]) == 1 then return 1 end
 if redis.call('SCARD', KEYS[1]) >= tonumber(ARGV[2]) then return 0 end
 return redis.call('SADD', KEYS[1], ARGV[1])
+"""
+GIVE_PLACE_BACK = """
+if redis.call('EXISTS', KEYS[2]) == 0 then redis.call('SREM', KEYS[1], ARGV[1]) end
 """
 NAME_RETRY = """
 if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('HSET', KEYS[1], 'retried_as', ARGV[1]) end
@@ -64,13 +67,15 @@ class JobStore(JobLists):
         self.archive = JobArchive(artifacts)
 
     def reserve(self, job_id: str, most: int) -> bool:
-        """Take one of `most` places for jobs that wait; `create` fills it. False when all are taken."""
-        return bool(self.redis.eval(RESERVE, 1, status_key(JobStatus.QUEUED), job_id, most))
+        """Take one of `most` places for jobs that wait; `create` fills it. False when all are taken.
+
+        A job that is there already takes none: another caller has made it, and it may run by now.
+        """
+        return bool(self.redis.eval(RESERVE, 2, status_key(JobStatus.QUEUED), job_key(job_id), job_id, most))
 
     def give_place_back(self, job_id: str) -> None:
         """Give back what `reserve` took, for a job that was not created."""
-        if not self.redis.exists(job_key(job_id)):
-            self.redis.srem(status_key(JobStatus.QUEUED), job_id)
+        self.redis.eval(GIVE_PLACE_BACK, 2, status_key(JobStatus.QUEUED), job_key(job_id), job_id)
 
     def create(self, spec: JobSpec, job_id: str | None = None, retry_of: str | None = None) -> JobRecord:
         """Store a new job, first in the artifact store, then in Redis. Of several calls with one id the first holds."""

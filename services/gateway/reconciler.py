@@ -116,8 +116,9 @@ class Reconciler:
                 self._look_at(record, before)
             except (_Moved, JobNotFound):
                 continue
-        for job_id in set(wanted) - found:  # a place that was reserved for a job, which never came
-            if self._wrong_for((job_id,), before) >= self.message_grace_s:
+        for job_id in set(wanted) - found:  # its record alone was lost, or its place was reserved and it never came
+            wrong_s = self._wrong_for((job_id,), before)
+            if wrong_s >= self.message_grace_s and self.jobs.recover(job_id) is None:
                 self.jobs.give_place_back(job_id)
 
     def _look_at(self, record: JobRecord, before: dict[tuple[object, ...], float]) -> None:

@@ -276,6 +276,26 @@ def test_a_place_that_was_taken_for_a_job_that_never_came_is_given_back(world: W
     assert world.jobs.reserve("job_00000000000000000001", 1)
 
 
+def test_a_job_that_is_made_twice_at_once_and_runs_by_then_takes_no_place_among_those_that_wait(world: World) -> None:
+    job_id = world.create()
+    world.run(job_id)
+    assert world.jobs.reserve(job_id, 1)  # of a second request, which has looked for the job before it was there
+    assert world.jobs.ids_in(JobStatus.QUEUED) == set()
+    world.jobs.give_place_back(job_id)
+    assert world.jobs.reserve("job_00000000000000000001", 1)
+
+
+def test_a_record_that_redis_alone_has_lost_is_put_back(world: World) -> None:
+    waiting, running = world.create(), world.create()
+    world.run(running)
+    world.queue.remove(waiting, 1)
+    world.redis.delete(f"eyrie:job:{waiting}", f"eyrie:job:{running}")
+    for _ in range(3):
+        world.pass_time(11)
+    assert sorted(world.queue.jobs_in_line()) == sorted([waiting, running])
+    assert world.jobs.get(running).attempt == 2
+
+
 def test_a_state_that_the_store_could_not_take_is_kept_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = world.create()
     with monkeypatch.context() as full:
