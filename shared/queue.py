@@ -45,6 +45,8 @@ class JobQueue:
             failure_ttl=FINISHED_TTL_S,
             at_front=first,
         )
+        # An attempt that was left in line or sent in vain has a message that RQ lets expire: not while it waits again.
+        self.redis.persist(Job.key_for(message_id(job_id, attempt)))
 
     def line_up(self, job_id: str, attempt: int, earlier: Sequence[tuple[str, int]]) -> None:
         """Have an attempt that was put in line as the first wait behind `earlier` ones, which were so before it."""

@@ -252,6 +252,13 @@ def test_whatever_rq_did_to_a_message_its_job_comes_back_in_line_once(world: Wor
     assert world.redis.llen(world.queue.queue.intermediate_queue_key) == 0
 
 
+def test_a_message_that_is_sent_again_does_not_expire_in_a_long_line(world: World) -> None:
+    job_id = world.create()
+    world.redis.expire(f"rq:job:{job_id}-1", 60)  # RQ, after a worker has left the job for another one
+    world.queue.enqueue(job_id, 1)
+    assert world.redis.ttl(f"rq:job:{job_id}-1") == -1
+
+
 def test_an_attempt_that_has_to_wait_is_put_in_line_when_its_time_has_passed(world: World) -> None:
     job_id = world.create()
     world.run(job_id)
