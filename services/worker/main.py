@@ -91,7 +91,8 @@ class JobWorker(Worker):
         self.told_to_stop = True
         super().handle_warm_shutdown_request()  # type: ignore[no-untyped-call]
         if self.horse_pid:
-            os.kill(self.horse_pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.horse_pid, signal.SIGTERM)
 
     def maintain_heartbeats(self, job: Job, execution: Execution) -> None:
         """Keep RQ's own books alive; the run needs none of them, and goes on while Redis is away."""
