@@ -97,7 +97,7 @@ class ShardRows:
                 offset = 0
                 for line in file:
                     if start := LINE_START.match(line):
-                        self._places.setdefault(start[1].decode(), []).append((shard, offset))
+                        self._places.setdefault(start[1].decode(errors="replace"), []).append((shard, offset))
                     offset += len(line)
         except OSError:
             return  # removed by now

@@ -27,7 +27,8 @@ class EarlierStates:
             if (folder / WORK_ROWS).is_dir():
                 self._work.append(RowFolder(folder / WORK_ROWS, create=False))
             else:
-                with contextlib.suppress(OSError):  # no such stage, or removed by now
+                # No such stage, removed by now, or damaged since: another run's files never stop this one.
+                with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
                     index = read_jsonl(folder / DATASET / "rows.jsonl")
                     numbers = {entry["row_id"]: entry["index"] for entry in index}
                     self._laid_out.append((folder / DATASET / "hidden_states", numbers))
