@@ -52,9 +52,10 @@ class LocalArtifactStore:
             KeyError: there is no such key, or it is a link that leaves the store.
         """
         path = self._path(key)
-        if not path.exists() or not path.resolve().is_relative_to(self.root.resolve()):
-            raise KeyError(key)
-        return path
+        with _store_errors(key):
+            if LocalArtifactStore.exists(self, key) and path.resolve().is_relative_to(self.root.resolve()):
+                return path
+        raise KeyError(key)
 
     def place(self, key: str) -> Path:
         """Where a file or folder lies on this machine, or would lie: nothing need be there."""
@@ -72,7 +73,10 @@ class LocalArtifactStore:
         return None
 
     def exists(self, key: str) -> bool:
-        return self._path(key).exists()
+        with _store_errors(key), suppress(FileNotFoundError, NotADirectoryError):
+            self._path(key).stat()  # Path.exists hides in some versions that it could not look
+            return True
+        return False
 
     def read(self, key: str) -> bytes:
         """The bytes of a document.

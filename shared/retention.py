@@ -24,6 +24,7 @@ from shared.references import EXPIRING, MANIFEST, References, read_references
 from shared.schemas.retention import Kind, Leftover, RetentionReport
 
 DAY_S = 86_400.0
+NAMED = 5  # so many of those whose records cannot be read are named
 LEASE_S = 600  # for a look at all references, and moving what was marked
 UPLOAD_KEPT_S = DAY_S  # an upload or a download that has not moved for so long is dead
 
@@ -56,7 +57,9 @@ class Retention:
         moment = self.store.now()
         yield from self._old(STAGING, "staging", UPLOAD_KEPT_S, moment, "nobody has written to it for a day")
         if references.unknown:
-            self._kept.append(f"all stages: {len(references.unknown)} jobs are still being rebuilt from the store")
+            named = ", ".join(references.unknown[:NAMED])
+            what = "jobs or drafts are still being rebuilt from the store, or their records cannot be read"
+            self._kept.append(f"all stages: {len(references.unknown)} {what} ({named})")
         else:
             yield from self._stages(references, moment)
         for job_id in self.store.list("jobs"):

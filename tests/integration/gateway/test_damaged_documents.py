@@ -1,5 +1,7 @@
 """A document in the store that is garbage costs itself only, and so does a file there that is not the store's."""
 
+import errno
+import os
 from pathlib import Path
 
 import httpx
@@ -10,6 +12,7 @@ from services.gateway.webhooks.deliveries import QUEUE, Deliveries, Delivery
 from services.gateway.webhooks.hosts import AllowedHosts
 from services.gateway.webhooks.registry import WebhookEvent, Webhooks
 from shared.artifact_store import LocalArtifactStore
+from shared.errors import ArtifactStoreError
 from shared.ids import new_id
 from shared.job_store import JobStore
 from shared.presets import resolve
@@ -82,6 +85,26 @@ def test_a_retry_whose_name_cannot_be_read_stops_no_rebuild_and_is_named_anew(ht
     answers = [http.post(f"/v1/jobs/{job_id}/retry") for _ in range(2)]
     assert [answer.status_code for answer in answers] == [201, 200]
     assert answers[0].json()["id"] == answers[1].json()["id"]
+
+
+def test_a_job_that_cannot_be_read_is_named_where_it_keeps_stages_from_being_cleared(http, store, jobs) -> None:
+    job_id = new_id("job")
+    store.write(f"jobs/{job_id}/job.json", GARBAGE)
+    assert any(job_id in reason for reason in clear_away(http)["kept"])
+    store.delete(f"jobs/{job_id}")
+
+
+def test_a_store_that_may_not_be_looked_into_is_a_failure_of_the_store(store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    for name in ("listdir", "stat"):  # root may look everywhere
+        monkeypatch.setattr(os, name, refuse)
+    with pytest.raises(ArtifactStoreError):
+        list(store.list("jobs"))
+    for look in (store.exists, store.path):
+        with pytest.raises(ArtifactStoreError, match="Permission denied"):
+            look("jobs/x")
 
 
 def test_events_that_cannot_be_read_cost_themselves_only(store: LocalArtifactStore, jobs: JobStore) -> None:
