@@ -117,10 +117,13 @@ class EventLog:
         except (ArtifactStoreError, OSError, RedisError) as error:
             log.warning("job %s: its events are not in the artifact store yet: %s", job_id, error)
 
-    def keep_unkept(self, limit: int) -> None:
-        """Keep what nobody could keep when it happened, of at most `limit` jobs."""
+    def keep_unkept(self, limit: int, within_s: float) -> None:
+        """Keep what nobody could keep when it happened, of at most `limit` jobs, and as far as the time allows."""
+        end = time.monotonic() + within_s
         for job_id in cast("list[str]", self.redis.srandmember(UNKEPT, limit)):
             self.try_keep(job_id)
+            if time.monotonic() > end:
+                return
 
     def forget(self, job_id: str) -> None:
         """Remove the events of a job that is gone, and tell those who watch; what the store has is its job's."""

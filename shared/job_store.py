@@ -14,6 +14,7 @@ A job that Redis has lost is put back from the artifact store (`shared.job_archi
 
 import json
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -171,12 +172,13 @@ class JobStore(JobLists):
         pipeline.execute()
         self.event_log.forget(record.id)
 
-    def keep_unkept(self, limit: int) -> int:
-        """Write to the artifact store what it could not take before; returns how many jobs that were."""
-        records = list(self.get_many(cast("list[str]", self.redis.zrange(UNKEPT, 0, limit - 1))))
-        for record in records:
+    def keep_unkept(self, limit: int, within_s: float) -> None:
+        """Write to the artifact store what it could not take before; the rest later, where that takes long."""
+        end = time.monotonic() + within_s
+        for record in self.get_many(cast("list[str]", self.redis.zrange(UNKEPT, 0, limit - 1))):
             self._keep(record)
-        return len(records)
+            if time.monotonic() > end:
+                return
 
     def owner(self, job_id: str) -> str | None:
         """Token of the attempt that the job belongs to, alive or not; None when it belongs to none.

@@ -40,6 +40,7 @@ RUN_GRACE_S = 10.0  # what a worker's call to a Redis that hangs may take
 STAGED_KEPT_S = 86_400
 MOST_RECORDS = 1000
 MOST_EVENT_LOGS = 200
+KEEP_WITHIN_S = 5.0
 HOUSEKEEPING_ROUNDS = 12
 UNDER_WAY = (JobStatus.RUNNING, JobStatus.PAUSING, JobStatus.CANCELLING)
 
@@ -96,12 +97,12 @@ class Reconciler:
         """Look once at everything; True when there is so much to put back that the next round should not wait."""
         housekeeping = self._rounds % HOUSEKEEPING_ROUNDS == 0
         self._rounds += 1
+        self._look_at_all()  # first: what follows needs the store, which may be away, or slow to say so
         more = (housekeeping or not self.rebuilder.is_done()) and not self.rebuilder.step()
-        self.jobs.keep_unkept(MOST_RECORDS)
-        self.jobs.event_log.keep_unkept(MOST_EVENT_LOGS)
+        self.jobs.keep_unkept(MOST_RECORDS, KEEP_WITHIN_S)
+        self.jobs.event_log.keep_unkept(MOST_EVENT_LOGS, KEEP_WITHIN_S)
         if housekeeping:
             self._sweep()
-        self._look_at_all()
         return more
 
     def _look_at_all(self) -> None:

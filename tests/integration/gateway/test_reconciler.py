@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -311,6 +312,31 @@ def test_a_state_that_the_store_could_not_take_is_kept_later(world: World, monke
     world.reconciler.round()
     world.redis.flushall()
     assert world.jobs.get(job_id).status == JobStatus.PAUSED
+
+
+def test_a_store_that_is_slow_to_refuse_keeps_no_lost_worker_from_being_noticed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, calls = world.jobs.artifacts, []
+    running = world.create()
+    world.run(running)
+    others = [world.create() for _ in range(12)]
+    world.reconciler.round()
+
+    def refuse(*_: object) -> None:
+        calls.append(1)
+        world.clock.seconds += 20  # such as a bucket whose address does not answer
+        raise ArtifactStoreError("away")
+
+    for name in ("write", "list", "now"):
+        monkeypatch.setattr(store, name, refuse)
+    monkeypatch.setattr(time, "monotonic", world.clock)
+    for job_id in others:
+        world.jobs.update(job_id, lambda record: setattr(record, "status", JobStatus.PAUSED))
+    calls.clear()
+    world.reconciler.round()
+    assert world.queue.is_waiting(running, 2)
+    assert len(calls) <= 4, "its record and its event, and one each of what waits to be kept"
 
 
 def test_a_round_reads_few_records_however_many_jobs_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
