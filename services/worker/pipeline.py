@@ -252,12 +252,12 @@ class JobRun:
         """Put the next attempt in line, if one follows this one."""
         if record.status != JobStatus.RUNNING:
             return
-        self._insist(self._release)
-        if record.retry_after_s is None:
-            self._insist(lambda: self.queue.enqueue(self.job_id, record.attempt, first=first))
-        else:  # the reconciler puts it in line when the time has passed
-            wait_s = record.retry_after_s
+        wait_s = record.retry_after_s
+        if wait_s is not None:  # the reconciler puts it in line when the time has passed, and no run lives
             self._insist(lambda: self.jobs.back_off(self.job_id, wait_s))
+        self._insist(self._release)
+        if wait_s is None:
+            self._insist(lambda: self.queue.enqueue(self.job_id, record.attempt, first=first))
 
     def _end(self, change: Callable[[JobRecord], None]) -> JobRecord:
         record = self._update(change)
