@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from services.worker.stage_context import StageContext
-from services.worker.supervision import GPUS_VARIABLE, RUN_TOKEN_VARIABLE, is_alive
+from services.worker.supervision import GPUS_VARIABLE, RUN_TOKEN_VARIABLE, STORE_VARIABLE, is_alive
 from shared.errors import InternalError, UserError
 from shared.ids import new_id
 from shared.schemas.fleet import VerifierState, VerifierStatus
@@ -128,6 +128,8 @@ def require_alone(ctx: StageContext) -> None:
         with contextlib.suppress(psutil.Error, OSError):
             environment = process.environ()
             theirs = set(environment.get(GPUS_VARIABLE, "").split(","))
+            if environment.get(STORE_VARIABLE) != os.environ[STORE_VARIABLE]:
+                continue  # of another site, whose faked GPUs are called the same
             if gpus & theirs and ctx.token not in environment[RUN_TOKEN_VARIABLE] and is_alive(process):
                 others.append(process.pid)
     if others or gpus == {""}:
