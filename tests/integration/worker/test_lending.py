@@ -163,6 +163,7 @@ def test_a_guest_whose_worker_is_told_to_stop_is_handed_over_with_its_host(site:
         assert reasons(site.wait_for(job_id, JobStatus.SUCCEEDED))[0] == "handed_over"
 
 
+@pytest.mark.slow
 def test_guests_go_back_into_line_in_their_order(site: Site) -> None:
     start_worker(site)
     host = submit(site, 10, "host")
@@ -236,6 +237,7 @@ def test_no_verifier_is_kept_while_an_equal_job_makes_the_data(site: Site) -> No
     site.wait_for(job_id, JobStatus.SUCCEEDED)
 
 
+@pytest.mark.slow
 def test_what_a_stage_had_reached_is_shown_while_its_verifier_loads_again(site: Site) -> None:
     loaded = site.folder / "loaded"
     loaded.touch()
