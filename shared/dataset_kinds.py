@@ -1,29 +1,18 @@
 """What a job can do with the kinds of datasets: conversations, ready-made rows, vocabularies."""
 
-import logging
 from collections.abc import Iterator
-
-from pydantic import ValidationError
 
 from shared.artifact_store import LocalArtifactStore
 from shared.data.ready_folder import states_names
 from shared.schemas.job import Stage
 from shared.schemas.registry import DatasetRecord
 from shared.schemas.spec import JobSpec
-
-log = logging.getLogger(__name__)
+from shared.stored_documents import read_document
 
 
 def read_dataset(store: LocalArtifactStore, dataset_id: str) -> DatasetRecord | None:
     """The record of a dataset; None where there is none, or it cannot be read."""
-    key = f"datasets/{dataset_id}/dataset.json"
-    try:
-        return DatasetRecord.model_validate_json(store.read(key))
-    except KeyError:
-        return None
-    except ValidationError:
-        log.error("%s in the artifact store cannot be read", key)
-        return None
+    return read_document(store, f"datasets/{dataset_id}/dataset.json", DatasetRecord)
 
 
 def kind_problems(spec: JobSpec, store: LocalArtifactStore) -> Iterator[tuple[str, str]]:

@@ -1,26 +1,16 @@
 """Reads manifests from the artifact store: those that hold, and those that were set aside as damaged."""
 
-import logging
 from collections.abc import Iterator
-
-from pydantic import ValidationError
 
 from shared.artifact_store import LocalArtifactStore
 from shared.schemas.manifest import Manifest
 from shared.stage_keys import DAMAGED_PREFIX
-
-log = logging.getLogger(__name__)
+from shared.stored_documents import read_document
 
 
 def read_manifest(store: LocalArtifactStore, key: str) -> Manifest | None:
     """The manifest at `key`; None where there is none, or it cannot be read."""
-    try:
-        return Manifest.model_validate_json(store.read(key))
-    except KeyError:
-        return None
-    except ValidationError:
-        log.error("%s in the artifact store cannot be read", key)
-        return None
+    return read_document(store, key, Manifest)
 
 
 def set_aside_manifests(store: LocalArtifactStore, folder: str) -> Iterator[tuple[str, Manifest]]:

@@ -14,6 +14,7 @@ from shared.schemas.job import JobRecord
 from shared.schemas.manifest import Manifest
 from shared.schemas.registry import DraftRecord
 from shared.state_machine import TERMINAL
+from shared.stored_documents import read_document
 
 log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
@@ -53,11 +54,11 @@ def read_references(jobs: JobStore) -> References:
     found.unknown = [i for i in stored if i not in known and store.exists(f"jobs/{i}/job.json")]
     found.needed |= {prefix for prefix, made in found.manifests.items() if made is None or made.job_id in known}
     for name in store.list("drafts"):
-        try:
-            draft = DraftRecord.model_validate_json(store.read(f"drafts/{name}"))
-            found.needed.add(_folder(draft.manifest))
-        except (KeyError, ValidationError):
+        draft = read_document(store, f"drafts/{name}", DraftRecord, "no stage is cleared away")
+        if draft is None:
             found.unknown.append(name)
+        else:
+            found.needed.add(_folder(draft.manifest))
     _add_inputs(store, found)
     return found
 

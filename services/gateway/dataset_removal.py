@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 
-from pydantic import ValidationError
-
 from services.gateway.deps import Backend
 from services.gateway.job_listing import require_complete
 from services.gateway.problems import Problem
 from shared.artifact_store import STAGING, LocalArtifactStore
+from shared.dataset_kinds import read_dataset
 from shared.ids import new_id
 from shared.manifests import read_manifest
 from shared.schemas.registry import DatasetRecord, DraftRecord
 from shared.schemas.spec import JobSpec
+from shared.stored_documents import read_document
 
 CHUNK = 500
 NAMED = 5  # so many of those that refer to it are named
@@ -63,9 +63,8 @@ def _named(spec: JobSpec) -> set[str | None]:
 def _drafts(store: LocalArtifactStore, record: DatasetRecord) -> Iterator[str]:
     """Drafts whose own stages name the dataset as an input; the job that made one is there as long as it is."""
     for name in store.list("drafts"):
-        try:
-            draft = DraftRecord.model_validate_json(store.read(f"drafts/{name}"))
-        except (KeyError, ValidationError):
+        draft = read_document(store, f"drafts/{name}", DraftRecord)
+        if draft is None:
             continue
         waiting, seen = [draft.manifest], set[str]()
         while waiting:
@@ -82,10 +81,6 @@ def _drafts(store: LocalArtifactStore, record: DatasetRecord) -> Iterator[str]:
 
 def _composed(backend: Backend, record: DatasetRecord) -> Iterator[str]:
     for name in backend.artifacts.list("datasets"):
-        try:
-            content = backend.artifacts.read(f"datasets/{name}/dataset.json")
-            other = DatasetRecord.model_validate_json(content)
-        except (KeyError, ValidationError):
-            continue
-        if other.id != record.id and any(file.dataset == record.id for file in other.files):
+        other = read_dataset(backend.artifacts, name)
+        if other is not None and other.id != record.id and any(file.dataset == record.id for file in other.files):
             yield other.id

@@ -4,11 +4,12 @@ A run enters its stage key below the key of its row set; later runs of the same 
 over the rows that they have in common.
 """
 
+import contextlib
 from pathlib import Path
 
 from shared.artifact_store import LocalArtifactStore
+from shared.manifests import read_manifest
 from shared.schemas.job import Stage
-from shared.schemas.manifest import Manifest
 
 MOST_SIBLINGS = 16  # folders that are looked through for rows
 
@@ -38,10 +39,10 @@ class RowSets:
 
     def _folders(self, prefix: str) -> list[Path]:
         """`out` of a finished run, else the `work` folders of its attempts."""
-        try:
-            return [self.store.path(Manifest.model_validate_json(self.store.read(f"{prefix}/manifest.json")).root)]
-        except (KeyError, ValueError):
-            pass
+        manifest = read_manifest(self.store, f"{prefix}/manifest.json")
+        if manifest is not None:
+            with contextlib.suppress(KeyError):  # removed by now
+                return [self.store.path(manifest.root)]
         works = [f"{prefix}/attempts/{token}/work" for token in self.store.list(f"{prefix}/attempts")]
         return [self.store.path(work) for work in works if self.store.exists(work)]
 

@@ -7,8 +7,6 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from pydantic import ValidationError
-
 from services.worker.damage import damaged_outputs, is_whole, set_aside
 from services.worker.gpu_locks import is_real
 from services.worker.gpus import LocalGpus, leased_gpus
@@ -32,6 +30,7 @@ from shared.schemas.spec import ManagedVerifier
 from shared.settings import Settings
 from shared.stage_keys import manifest_key, rowset_key, stage_folder, stage_key, stage_parameters
 from shared.stage_logs import LogName, begin_log
+from shared.stored_documents import read_document
 from shared.verifier_config import capture_layer_ids
 
 log = logging.getLogger(__name__)
@@ -174,7 +173,7 @@ class StageAttempt:
         )
         key, content = f"drafts/{draft_id}.json", record.model_dump_json(indent=1).encode()
         if not self.store.create(key, content):
-            known = _read_draft(self.store.read(key))
+            known = read_document(self.store, key, DraftRecord, "it is written again")
             if known is None or known.root != record.root:  # its files were lost, and were made again elsewhere
                 self.store.write(key, content)
         return draft_id
@@ -255,14 +254,6 @@ class StageAttempt:
             served_model=served_model_name(self.record.spec),
             gpu_verifier=any(is_real(gpu) for gpu in self.gpus.ids),
         )
-
-
-def _read_draft(content: bytes) -> DraftRecord | None:
-    """A draft's record; None for one that is damaged."""
-    try:
-        return DraftRecord.model_validate_json(content)
-    except ValidationError:
-        return None
 
 
 def stage_lease(stage: Stage, key: str) -> str:

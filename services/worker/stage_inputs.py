@@ -13,12 +13,14 @@ from shared.data.ready_folder import states_names
 from shared.dataset_kinds import new_states_share, read_dataset, reads_dataset, text_bytes
 from shared.errors import UserError
 from shared.estimate import estimate_disk, estimate_tokens
+from shared.manifests import read_manifest
 from shared.schemas.job import Stage
 from shared.schemas.manifest import DatasetInput, DatasetInputFile, Lineage, Manifest, StageInput
 from shared.schemas.plan import Amount
 from shared.schemas.registry import DatasetRecord, DraftRecord
 from shared.schemas.spec import JobSpec, SamplingSpec
 from shared.stage_keys import UPSTREAM, manifest_key
+from shared.stored_documents import read_document
 from shared.submission import require_fitting_shape
 from shared.verifier_config import capture_layer_ids, find_model_folder, read_verifier_config
 from shared.verifier_identity import identify_verifier
@@ -60,6 +62,7 @@ class StageInputs:
                 where = f"/evaluate/suites/{index}/dataset"
                 self._datasets[f"suite:{suite.name}"] = self._dataset(suite.dataset, where)
         self._compared = self._draft(spec.evaluate.compare_to) if spec.evaluate.compare_to else None
+        self._compared_input = self._read_compared()  # now: evaluation reads it hours later
 
     def require_same_verifier(self) -> None:
         """Make sure that the verifier is still the one that earlier stages of this job have read.
@@ -117,7 +120,7 @@ class StageInputs:
         return Lineage(
             stages={name: self._made[name] for name in UPSTREAM[stage]},
             datasets={name: _described(item) for name, item in self._named(stage).items()},
-            compare=self._compared_input() if stage == Stage.EVALUATE else None,
+            compare=self._compared_input if stage == Stage.EVALUATE else None,
             verifier=None if stage in WITHOUT_VERIFIER else self._identity,
             sampling=self._sampling(stage),
             layer_ids=self._layer_ids() if stage in READS_STATES else None,
@@ -127,10 +130,16 @@ class StageInputs:
     def _output(self, manifest: str, root: str) -> StoredOutput:
         return StoredOutput(manifest=self.store.place(manifest), folder=self.store.place(root))
 
-    def _compared_input(self) -> StageInput | None:
+    def _read_compared(self) -> StageInput | None:
         if self._compared is None:
             return None
-        manifest = Manifest.model_validate_json(self.store.read(self._compared.manifest))
+        manifest = read_manifest(self.store, self._compared.manifest)
+        if manifest is None:
+            raise UserError(
+                f"the files of the draft {self._compared.id} are gone: its manifest cannot be read",
+                where="/evaluate/compare_to",
+                hint="compare with another draft, or with none",
+            )
         return StageInput(manifest=self._compared.manifest, digest=manifest.digest())
 
     def _layer_ids(self) -> list[int]:
@@ -180,10 +189,10 @@ class StageInputs:
         return record
 
     def _draft(self, draft_id: str) -> DraftRecord:
-        try:
-            return DraftRecord.model_validate_json(self.store.read(f"drafts/{draft_id}.json"))
-        except KeyError:
-            raise UserError(f"there is no draft {draft_id}", where="/evaluate/compare_to") from None
+        record = read_document(self.store, f"drafts/{draft_id}.json", DraftRecord)
+        if record is None:
+            raise UserError(f"there is no draft {draft_id}", where="/evaluate/compare_to")
+        return record
 
 
 @cache

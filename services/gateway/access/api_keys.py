@@ -16,13 +16,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from shared.artifact_store import LocalArtifactStore
 from shared.errors import ArtifactStoreError, UserError
 from shared.ids import is_id, new_id
 from shared.schemas.job import now
 from shared.schemas.spec import Document
+from shared.stored_documents import read_document
 
 log = logging.getLogger(__name__)
 FOLDER = "api-keys"
@@ -160,13 +161,7 @@ class ApiKeys:
         return self._first | {key.id: key.sha256 for key in kept.values()}
 
     def _read(self, key_id: str) -> KeptKey | None:
-        try:
-            return KeptKey.model_validate_json(self.artifacts.read(_document(key_id)))
-        except KeyError:  # deleted just now
-            return None
-        except ValidationError:
-            log.error("%s in the artifact store cannot be read: the key does not work", _document(key_id))
-            return None
+        return read_document(self.artifacts, _document(key_id), KeptKey, "the key does not work")
 
 
 def digest(secret: str) -> str:

@@ -10,12 +10,9 @@ two sees the other, and gives way.
 """
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-
-from pydantic import ValidationError
 
 from services.gateway.problems import Problem
 from services.gateway.registry.tags import DraftTags
@@ -23,8 +20,8 @@ from shared.artifact_store import LocalArtifactStore
 from shared.ids import is_id, new_id
 from shared.schemas.job import JobRecord
 from shared.schemas.registry import DraftRecord
+from shared.stored_documents import read_document
 
-log = logging.getLogger(__name__)
 FOLDER, DELETIONS, DELETED = "drafts", "draft-deletions", "deleted-drafts"
 INTENT_LIFE_S = 600.0
 
@@ -43,13 +40,7 @@ class DraftRegistry:
 
     def get(self, draft_id: str) -> DraftRecord | None:
         """The draft with this id; None where there is none, or its record cannot be read."""
-        try:
-            return DraftRecord.model_validate_json(self.store.read(_key(draft_id)))
-        except KeyError:
-            return None
-        except ValidationError:
-            log.error("%s in the artifact store cannot be read", _key(draft_id))
-            return None
+        return read_document(self.store, _key(draft_id), DraftRecord)
 
     def find(self, name: str, source: str = "path", pointer: str = "/draft_id") -> DraftRecord:
         """The draft with this id or tag.

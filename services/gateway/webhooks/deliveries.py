@@ -8,20 +8,19 @@ often, makes the same delivery, and its receiver can tell that it has seen it.
 """
 
 import hashlib
-import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from typing import Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from services.gateway.webhooks.registry import FOLDER, Webhook, WebhookEvent
 from shared.artifact_store import LocalArtifactStore
 from shared.ids import ALPHABET, is_id
 from shared.schemas.spec import Document
+from shared.stored_documents import read_document
 
-log = logging.getLogger(__name__)
 QUEUE = "webhook-queue"
 KEPT_S = 30 * 86_400
 DeliveryStatus = Literal["pending", "delivered", "failed"]
@@ -91,14 +90,7 @@ class Deliveries:
 
     def get(self, webhook_id: str, delivery_id: str) -> Delivery | None:
         """A delivery, or None."""
-        key = f"{FOLDER}/{webhook_id}/deliveries/{delivery_id}.json"
-        try:
-            return Delivery.model_validate_json(self.artifacts.read(key))
-        except KeyError:
-            return None
-        except ValidationError:
-            log.error("%s in the artifact store cannot be read", key)
-            return None
+        return read_document(self.artifacts, f"{FOLDER}/{webhook_id}/deliveries/{delivery_id}.json", Delivery)
 
     def pending(self) -> Iterator[str]:
         """Ids of what is to be sent, now or later."""

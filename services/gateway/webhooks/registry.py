@@ -1,21 +1,20 @@
 """Webhooks as they are kept: `webhooks/ID/webhook.json` in the artifact store, with the secret that signs."""
 
 import base64
-import logging
 import secrets
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from shared.artifact_store import LocalArtifactStore
 from shared.ids import is_id, new_id
 from shared.schemas.job import JobStatus, now
 from shared.schemas.spec import Document
+from shared.stored_documents import read_document
 
-log = logging.getLogger(__name__)
 FOLDER = "webhooks"
 SECRET_BYTES = 32
 
@@ -96,13 +95,7 @@ class Webhooks:
         """A webhook, or None."""
         if not is_id(webhook_id, "wh"):
             return None
-        try:
-            return Webhook.model_validate_json(self.artifacts.read(_document(webhook_id)))
-        except KeyError:
-            return None
-        except ValidationError:
-            log.error("%s in the artifact store cannot be read: the webhook is told nothing", _document(webhook_id))
-            return None
+        return read_document(self.artifacts, _document(webhook_id), Webhook, "the webhook is told nothing")
 
     def all(self) -> list[Webhook]:
         """All webhooks, newest first."""
