@@ -27,7 +27,8 @@ from services.cli.watch import watch
 from shared.presets import TINY_VERIFIER
 from shared.verifier_settings import VerifierMode, VerifierSettings
 from tools import local_stack
-from tools.local_stack import ROOT, Stack, StackError
+from tools.local_stack import ROOT, Stack
+from tools.stack_services import StackError, usable_port
 
 DEMO_FOLDER = ROOT / "var" / "demo"
 PROMPTS = ROOT / "assets" / "prompts" / "demo.jsonl"
@@ -119,7 +120,7 @@ def serve_command(draft_path: Path, k: int) -> str:
             "mode": VerifierMode.DRAFT,
             "draft_path": draft_path,
             "num_speculative_tokens": k,
-            "port": local_stack.usable_port("server", None),
+            "port": usable_port("server", None),
         }
     )
     checked = subprocess.run(

@@ -7,17 +7,13 @@ State, logs and data lie in `var/local`. `REDIS_URL` makes it use a Redis that r
 """
 
 import argparse
-import errno
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -29,29 +25,24 @@ from redis.exceptions import RedisError
 from shared.presets import TINY_VERIFIER
 from shared.verifier_settings import VerifierMode, VerifierSettings
 from tools.embedded_redis import RedisNotStarted, start_redis
+from tools.stack_services import (
+    Service,
+    StackError,
+    asked_port,
+    end_service,
+    find_process,
+    require_alive,
+    uninterrupted,
+    usable_port,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCAL_FOLDER = ROOT / "var" / "local"
 GATEWAY_PORT = 8700
 VERIFIER_PORT = 8710
 START_TIMEOUT_S = 600.0
-STOP_TIMEOUT_S = 90.0
 POLL_S = 0.2
 BAD_INPUT = 2
-
-
-class StackError(Exception):
-    """A service could not be started or found; the message says which, why and what to do."""
-
-
-@dataclass
-class Service:
-    """A process that the stack started; `created` tells it from a later one with the same pid."""
-
-    name: str
-    pid: int
-    created: float
-    log: str
 
 
 @dataclass
@@ -149,7 +140,7 @@ def wait_for_verifier(stack: Stack, waiting: Callable[[float], None] = lambda _:
     """
     services = {service.name: service for service in stack.services}
     _wait_for(stack, services["verifier"], f"{stack.verifier_url}/health", waiting)
-    _require_alive(services["worker"])
+    require_alive(services["worker"])
 
 
 def stop(stack: Stack) -> None:
@@ -157,9 +148,9 @@ def stop(stack: Stack) -> None:
 
     Ctrl-C and SIGTERM are deaf meanwhile: a second one would leave the rest running.
     """
-    with _uninterrupted():
+    with uninterrupted():
         for service in reversed(stack.services):
-            _end(service)
+            end_service(service)
         (Path(stack.folder) / "stack.json").unlink(missing_ok=True)
 
 
@@ -213,7 +204,7 @@ def _verifier_environment(stack: Stack) -> dict[str, str]:
 def _wait_for(stack: Stack, service: Service, url: str, waiting: Callable[[float], None] = lambda _: None) -> None:
     started = time.monotonic()
     while (waited := time.monotonic() - started) < START_TIMEOUT_S:
-        _require_alive(service)
+        require_alive(service)
         try:
             if httpx.get(url, timeout=5, trust_env=False).is_success:
                 return
@@ -224,105 +215,15 @@ def _wait_for(stack: Stack, service: Service, url: str, waiting: Callable[[float
     raise StackError(f"{service.name} did not answer within {START_TIMEOUT_S:g} s: see {service.log}")
 
 
-def _require_alive(service: Service, hint: str = "") -> None:
-    process = _process(service)
-    if process is None or process.status() == psutil.STATUS_ZOMBIE:
-        lines = Path(service.log).read_text(errors="replace").strip().splitlines()
-        reason = lines[-1] if lines else "it printed nothing"
-        raise StackError(f"{service.name} ended: {reason} (log: {service.log}){hint}")
-
-
-def _process(service: Service) -> psutil.Process | None:
-    try:
-        process = psutil.Process(service.pid)
-        return process if abs(process.create_time() - service.created) < 1 else None
-    except psutil.NoSuchProcess:
-        return None
-
-
-def _session(service: Service) -> list[psutil.Process]:
-    """What lives in the session that the service was started as the leader of."""
-    if psutil.pid_exists(service.pid) and _process(service) is None:
-        return []  # a later process has its pid
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            if os.getsid(process.pid) == service.pid and process.create_time() > service.created - 1:
-                found.append(process)
-    return found
-
-
-def _end(service: Service) -> None:
-    process = _process(service)
-    members = _session(service)
-    if process is None:  # it was killed, and left its children behind
-        first = members
-    else:
-        first = [process]
-        with suppress(psutil.NoSuchProcess):
-            members += process.children(recursive=True)
-    family = list({member.pid: member for member in [*first, *members]}.values())
-    for one in first:
-        with suppress(psutil.NoSuchProcess):
-            one.send_signal(signal.SIGTERM)
-    psutil.wait_procs(first, timeout=STOP_TIMEOUT_S)
-    _, alive = psutil.wait_procs(family, timeout=5)
-    for left in alive:
-        with suppress(psutil.NoSuchProcess):
-            left.kill()
-    psutil.wait_procs(alive, timeout=5)
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def usable_port(name: str, port: int | None, variable: str = "") -> int:
-    """The port, if nobody listens on it; a free one for None.
-
-    Raises:
-        StackError: it is in use; `variable` is how to choose another.
-    """
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port or 0))
-        except OverflowError:
-            raise StackError(f"{variable} is {port}, which is no port: choose one from 1 to 65535") from None
-        except OSError as error:
-            raise StackError(
-                f"the {name}'s port {port} is in use: stop what listens there, or choose another with {variable}=..."
-                if error.errno == errno.EADDRINUSE
-                else f"the {name} cannot have port {port}: {error.strerror}"
-            ) from None
-        return int(probe.getsockname()[1])
-
-
-def _asked_port(variable: str, default: int) -> int:
-    value = os.environ.get(variable) or str(default)
-    if not (value.isascii() and value.isdigit()):
-        raise StackError(f"{variable} is {value!r}, which is no port: choose one from 1 to 65535")
-    return int(value)
-
-
 def _up(folder: Path) -> int:
     known = load(folder)
-    if known is not None and any(_process(service) for service in known.services):
+    if known is not None and any(find_process(service) for service in known.services):
         for service in known.services:
-            _require_alive(service, "; end the others with make down-local, then start again")
+            require_alive(service, "; end the others with make down-local, then start again")
         print(f"The services run already: {known.gateway_url} (make down-local ends them)")
         return 0
-    gateway_port = _asked_port("EYRIE_GATEWAY_PORT", GATEWAY_PORT)
-    verifier_port = _asked_port("EYRIE_VERIFIER_PORT", VERIFIER_PORT)
+    gateway_port = asked_port("EYRIE_GATEWAY_PORT", GATEWAY_PORT)
+    verifier_port = asked_port("EYRIE_VERIFIER_PORT", VERIFIER_PORT)
     print("Starting Redis, gateway, worker and the tiny verifier ...", flush=True)
     stack = start(folder, gateway_port, verifier_port)
     try:

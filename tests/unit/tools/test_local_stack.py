@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from tools import local_stack
-from tools.local_stack import Service, Stack, StackError, load, main, stop, usable_port
+from tools.local_stack import Stack, load, main, stop
+from tools.stack_services import Service, StackError, usable_port
 
 
 @pytest.fixture
@@ -113,13 +114,13 @@ def test_a_second_interrupt_does_not_leave_services_running(
     tmp_path: Path, sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stack = stack_of(tmp_path, sleeper.pid, psutil.Process(sleeper.pid).create_time())
-    end = local_stack._end
+    end = local_stack.end_service
 
     def interrupted(service: Service) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         end(service)
 
-    monkeypatch.setattr(local_stack, "_end", interrupted)
+    monkeypatch.setattr(local_stack, "end_service", interrupted)
     stop(stack)
     assert not psutil.pid_exists(sleeper.pid)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
