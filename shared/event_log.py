@@ -65,15 +65,26 @@ class EventLog:
 
     def append(self, job_id: str, kind: str, data: dict[str, Any], token: str | None) -> bool:
         """Add an event; False when `token` is given and no longer the job's live one."""
-        fields = {"type": kind, "at": now().isoformat(), "data": json.dumps(data, default=str)}
-        answer = self._append(job_id, fields, token, "")
+        fields = _fields(kind, data)
+        answer = self._append(self.redis, job_id, fields, token, "")
         if answer == "lost":
-            answer = self._append(job_id, fields, token, self._archive_end(job_id))
+            answer = self._append(self.redis, job_id, fields, token, self._archive_end(job_id))
         if answer == "fenced":
             return False
         if kind != "metric" or self._is_due(job_id):
             self.try_keep(job_id)
         return True
+
+    def append_with(self, transaction: Any, job_id: str, kind: str, data: dict[str, Any]) -> None:
+        """Add an event as the last command of a transaction; `follow_up` is told what that answered."""
+        self._append(transaction, job_id, _fields(kind, data), None, "")
+
+    def follow_up(self, answer: str, job_id: str, kind: str, data: dict[str, Any]) -> None:
+        """Bring an event of `append_with` to the artifact store, or add it where Redis had lost the job's stream."""
+        if answer == "lost":
+            self.append(job_id, kind, data, None)
+        else:
+            self.try_keep(job_id)
 
     def read(self, job_id: str, after: str = START, limit: int = BATCH) -> list[Entry]:
         """At most `limit` events that follow `after`, oldest first, from Redis and from the store."""
@@ -133,11 +144,11 @@ class EventLog:
         pipeline.xadd(CHANGES, {"job": job_id}, maxlen=CHANGES_KEPT, approximate=True)
         pipeline.execute()
 
-    def _append(self, job_id: str, fields: dict[str, str], token: str | None, kept: str) -> str:
+    def _append(self, redis: Any, job_id: str, fields: dict[str, str], token: str | None, kept: str) -> str:
         keys = [f"{PREFIX}job:{job_id}", stream(job_id), UNKEPT, CHANGES]
         flat = [part for pair in fields.items() for part in pair]
         limits = (EVENTS_KEPT, CHANGES_KEPT)
-        return cast("str", self.redis.eval(APPEND, len(keys), *keys, token or "", kept, job_id, *limits, *flat))
+        return cast("str", redis.eval(APPEND, len(keys), *keys, token or "", kept, job_id, *limits, *flat))
 
     def _is_due(self, job_id: str) -> bool:
         """Tell whether the job's metrics have waited long enough; they begin to wait again then."""
@@ -153,6 +164,10 @@ class EventLog:
         except (ArtifactStoreError, OSError) as error:
             log.warning("job %s: what is kept of its events cannot be read: %s", job_id, error)
             return START
+
+
+def _fields(kind: str, data: dict[str, Any]) -> dict[str, str]:
+    return {"type": kind, "at": now().isoformat(), "data": json.dumps(data, default=str)}
 
 
 def stream(job_id: str) -> str:

@@ -151,10 +151,10 @@ class JobStore(JobLists):
                     return before
                 _stamp(record, before.status)
                 try:
-                    self._write(pipeline, record, before)
+                    answer = self._write(pipeline, record, before)
                 except WatchError:
                     continue
-            self._publish(record, before)
+            self._publish(record, answer)
             return record
         raise InternalError(f"the record of {job_id} changed {MAX_CONFLICTS} times while it was being written")
 
@@ -210,7 +210,11 @@ class JobStore(JobLists):
                 return False
         return True
 
-    def _write(self, pipeline: Any, record: JobRecord, before: JobRecord) -> None:
+    def _write(self, pipeline: Any, record: JobRecord, before: JobRecord) -> str | None:
+        """Write a version together with the event that tells of it; what that answered, if there was something to tell.
+
+        Whoever reads the status reads its event, too: no reader of a stream is told of an end that it has not seen.
+        """
         pipeline.multi()
         pipeline.hset(job_key(record.id), mapping=_hash_fields(record))
         if all(stage.status != StageStatus.RUNNING for stage in record.stages):
@@ -223,14 +227,18 @@ class JobStore(JobLists):
                 pipeline.hset(ENDED, record.id, record.model_dump_json())
         pipeline.zadd(UNKEPT, {record.id: record.version})
         _ends(record, before).send(pipeline)
-        pipeline.execute()
+        if (record.status, record.attempt) == (before.status, before.attempt):
+            pipeline.execute()
+            return None
+        self.event_log.append_with(pipeline, record.id, "job", _change_event(record))
+        return cast("str", pipeline.execute()[-1])
 
-    def _publish(self, record: JobRecord, before: JobRecord) -> None:
+    def _publish(self, record: JobRecord, event: str | None) -> None:
         """Say elsewhere what is true since it was written. A Redis that goes away here takes nothing of that back."""
         try:
             self._keep(record)
-            if (record.status, record.attempt) != (before.status, before.attempt):
-                self.append_event(record.id, "job", _change_event(record))
+            if event is not None:
+                self.event_log.follow_up(event, record.id, "job", _change_event(record))
         except RedisError as error:
             log.warning("job %s: version %d was written, then Redis went away: %s", record.id, record.version, error)
 

@@ -4,6 +4,7 @@ An event's id is its place. A page and a stream read Redis and, for what Redis h
 any gateway can go on where another one stopped.
 """
 
+import asyncio
 from collections.abc import Collection
 from datetime import datetime
 from typing import Any
@@ -25,7 +26,7 @@ from shared.state_machine import TERMINAL
 READ_AT_ONCE = 50  # what a reader that does not read makes a gateway hold
 LOOK_S = 5.0  # a reader looks by itself after this time, should nobody wake it
 AWAY_S = 1.0
-SETTLE_S = 1.0  # an ended job's last event follows its status at once, or not at all
+SETTLE_S = 1.0  # only where Redis had lost a job's events does the last one follow the status, and then at once
 
 
 class EventView(BaseModel):
@@ -86,7 +87,7 @@ class EventFollower:
                     return
                 else:
                     settled = status in TERMINAL
-                    await changes.wait(SETTLE_S if settled else LOOK_S)
+                    await (asyncio.sleep(SETTLE_S) if settled else changes.wait(LOOK_S))
 
     async def _read(self, job_id: str, after: str) -> tuple[list[Entry], str, bool]:
         """The next events, the job's status, and whether its latest event is that of its end."""

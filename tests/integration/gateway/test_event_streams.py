@@ -80,6 +80,30 @@ def test_a_client_that_is_cut_off_misses_nothing_and_gets_nothing_twice(
     assert source.read(gateway.url) == [end]  # who comes back after the last event is told that it was the last
 
 
+def test_an_end_is_written_together_with_its_event(
+    gateway: GatewayProcess, jobs: JobStore, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+
+    def look_while_the_store_is_slow(record: JobRecord) -> None:
+        told.append((record.status, jobs.events(job)[-1][1]["data"]["status"]))
+
+    monkeypatch.setattr(jobs.archive, "keep", look_while_the_store_is_slow)
+    cancel(jobs, job)
+    assert told == [("cancelled", "cancelled")]
+
+
+def test_an_end_is_told_when_redis_had_lost_the_events_before(
+    http: httpx.Client, gateway: GatewayProcess, jobs: JobStore, job: str
+) -> None:
+    before = all_events(http, job)
+    jobs.redis.delete(stream(job))
+    cancel(jobs, job)
+    got = EventSource(f"/v1/jobs/{job}/events").read(gateway.url)
+    assert [message.json() for message in got[:-1]] == all_events(http, job)
+    assert ([message.event for message in got], got[0].json()) == (["job", "job", "end"], before[0])
+
+
 def test_types_choose_what_is_sent(http: httpx.Client, gateway: GatewayProcess, jobs: JobStore, job: str) -> None:
     produce(jobs, job, 3)
     jobs.append_event(job, "checkpoint", {"step": 2})
