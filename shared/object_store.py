@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
+from boto3.exceptions import Boto3Error
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -28,6 +29,9 @@ from shared.schemas.manifest import FileEntry
 
 THREADS = 8
 ATTEMPTS = 5
+# A call that hangs is tried again while those who wait for it still do; the second leaves storage time to put parts
+# together.
+CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5, 15
 MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
 TAKEN = frozenset({"412", "PreconditionFailed"})
 RACED = frozenset({"409", "ConditionalRequestConflict"})  # another one is creating it right now: ask again
@@ -65,7 +69,9 @@ class ObjectArtifactStore(LocalArtifactStore):
         self.bucket, self.prefix, self.presign_s = parts.netloc, parts.path.strip("/"), presign_s
         config = Config(
             signature_version="s3v4",
-            retries={"mode": "standard", "max_attempts": ATTEMPTS},
+            retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+            connect_timeout=CONNECT_TIMEOUT_S,
+            read_timeout=READ_TIMEOUT_S,
             max_pool_connections=4 * THREADS,
         )
         self.client: Any = boto3.client("s3", config=config)
@@ -238,6 +244,8 @@ class ObjectArtifactStore(LocalArtifactStore):
             raise _translate(error, key) from error
         except BotoCoreError as error:
             raise _translate(error, key) from error
+        except Boto3Error as error:  # what boto3 makes of a transfer that failed; what happened is its context
+            raise _translate(error.__context__ or error, key) from error
 
 
 def _code(error: ClientError) -> str:
@@ -248,6 +256,6 @@ def _was_repeated(error: ClientError) -> bool:
     return int(error.response["ResponseMetadata"].get("RetryAttempts", 0)) > 0
 
 
-def _translate(error: Exception, key: str) -> ArtifactStoreError:
+def _translate(error: BaseException, key: str) -> ArtifactStoreError:
     hint = "look at EYRIE_STORE_URL, AWS_ENDPOINT_URL and the credentials"
     return ArtifactStoreError(f"the artifact store's bucket cannot be used: {error}", where=key, hint=hint)

@@ -11,13 +11,14 @@ from typing import Any
 
 import httpx
 import pytest
+from boto3.exceptions import RetriesExceededError
 from botocore.exceptions import ReadTimeoutError
 from botocore.httpsession import URLLib3Session
 
 from services.worker.supervision import marked_environment
 from shared.artifact_store import LocalArtifactStore, file_sha256
 from shared.errors import ArtifactStoreError, UserError
-from shared.object_store import ObjectArtifactStore
+from shared.object_store import ATTEMPTS, CONNECT_TIMEOUT_S, READ_TIMEOUT_S, ObjectArtifactStore
 from shared.schemas.manifest import FileEntry
 from tests.support.s3_server import BUCKET, s3_server
 
@@ -179,8 +180,36 @@ def test_a_bucket_that_is_not_there_is_an_error_that_says_what_to_look_at(tmp_pa
     store = ObjectArtifactStore("s3://absent", tmp_path)
     with pytest.raises(ArtifactStoreError, match="EYRIE_STORE_URL"):
         store.write("a", b"1")
+    (store.folder("jobs/a/logs") / "train-1.log").write_text("one")
+    with pytest.raises(ArtifactStoreError, match="NoSuchBucket") as refused:
+        store.publish("jobs/a/logs")
+    assert str(tmp_path) not in str(refused.value)
+    staged = store.staging_file()
+    staged.write_bytes(b"rows")
+    with pytest.raises(ArtifactStoreError, match="NoSuchBucket"):
+        store.adopt("datasets/a/files/0.jsonl", staged)
     with pytest.raises(UserError, match="s3://BUCKET"):
         ObjectArtifactStore("https://example.org", tmp_path)
+
+
+def test_a_file_that_does_not_come_down_is_an_error_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ObjectArtifactStore(f"{URL}/{tmp_path.name}", tmp_path)
+    store.write("drafts/a", b"weights")
+
+    def give_up(*_: Any) -> None:
+        raise RetriesExceededError(OSError("cut off"))
+
+    monkeypatch.setattr(store.client, "download_file", give_up)
+    with pytest.raises(ArtifactStoreError, match="EYRIE_STORE_URL"):
+        store.path("drafts/a")
+
+
+def test_a_call_that_hangs_is_given_up_in_seconds(tmp_path: Path) -> None:
+    config = ObjectArtifactStore(URL, tmp_path).client.meta.config
+    assert (config.connect_timeout, config.read_timeout) == (CONNECT_TIMEOUT_S, READ_TIMEOUT_S)
+    assert config.retries["total_max_attempts"] == ATTEMPTS
 
 
 def test_a_service_without_a_bucket_does_not_load_boto3() -> None:
