@@ -110,10 +110,12 @@ class StageAttempt:
             log_path = begin_log(self.store, self.record.id, LogName(self.stage, number))
             grace_s, reached = self.settings.stop_grace_s, self.record.stage(self.stage).progress
             try:
-                shown = LogUpload(self.store, self.record.id)
-                with StoreWatch(self.store, self.settings, self.stage) as watch:
+                with (
+                    LogUpload(self.store, self.control),
+                    StoreWatch(self.store, self.settings, self.stage) as watch,
+                ):
                     supervisor = StageSupervisor(
-                        document, folder, log_path, self.control, grace_s, shown.after(watch.check), reached, number
+                        document, folder, log_path, self.control, grace_s, watch.check, reached, number
                     )
                     started = time.monotonic()
                     result = supervisor.run(self._clock(), grant)
@@ -190,11 +192,11 @@ class StageAttempt:
         return self.control.kept_alive() if self.store.remote else contextlib.nullcontext()
 
     def _share(self, key: str) -> None:
-        """Let another machine go on with what is here; what ended the stage says more than a store that is away."""
+        """Let another machine go on with what is here, if that can be: what ended the stage is never replaced by it."""
         try:
             with self._travel():
                 self.store.publish(key)
-        except ArtifactStoreError as error:
+        except Exception as error:
             log.warning("job %s: %s was not published: %s", self.record.id, key, error)
 
     def _clear(self, reason: StatusReason) -> None:
