@@ -87,6 +87,14 @@ class JobLists(LiveJobs):
         """Ids of jobs in statuses that are not terminal."""
         return cast("set[str]", self.redis.sunion([status_key(status) for status in statuses]))
 
+    def without_owner(self, ids: Iterable[str]) -> set[str]:
+        """Those of the jobs that belong to no attempt, without reading the records."""
+        wanted = list(ids)
+        pipeline = self.redis.pipeline(transaction=False)
+        for job_id in wanted:
+            pipeline.hget(job_key(job_id), "token")
+        return {job_id for job_id, token in zip(wanted, pipeline.execute(), strict=True) if not token}
+
     def active_ids(self) -> list[str]:
         """Ids of jobs that are not in a terminal state, oldest first."""
         return sorted(self.ids_in(*ACTIVE))

@@ -1,23 +1,26 @@
-"""How long jobs have waited for a worker."""
+"""How long jobs have waited for a worker: new and resumed ones, and those that an attempt has given up."""
 
 from datetime import UTC, datetime
 
 from shared.job_store import JobStore
 from shared.schemas.job import JobRecord, JobStatus, UserAction
+from shared.state_machine import GOES_ON
 
 OLDEST = 100  # records that are read; a job that was resumed is older than its wait
 
 
 def oldest_waiting_s(jobs: JobStore) -> float:
-    """Seconds that the job has waited which has waited longest, among the `OLDEST` that are `queued`; 0 without any.
+    """Seconds that the job has waited which has waited longest, among the `OLDEST` that no attempt has; 0 without any.
 
     By Redis's clock, which all gateways share.
 
     Raises:
         RedisError
     """
-    queued = sorted(jobs.ids_in(JobStatus.QUEUED))[:OLDEST]  # ids sort by time of creation
-    moments = [_since(record) for record in jobs.get_many(queued) if record.status == JobStatus.QUEUED]
+    # A job that was handed over, given back, or is tried again stays `running`.
+    ids = jobs.ids_in(JobStatus.QUEUED) | jobs.without_owner(jobs.ids_in(JobStatus.RUNNING))
+    oldest = jobs.get_many(sorted(ids)[:OLDEST])  # ids sort by time of creation
+    moments = [_since(record) for record in oldest if record.status in GOES_ON and record.token is None]
     if not moments:
         return 0.0
     seconds, microseconds = jobs.redis.time()

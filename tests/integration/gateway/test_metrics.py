@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
 from redis.exceptions import NoPermissionError
 
+from services.gateway import waiting
 from services.gateway.metrics import service_registry
 from services.worker.worker_figures import WorkerFigures, worker_registry
 from shared import attempts
@@ -26,7 +27,7 @@ from shared.figures import VERIFIER_SECONDS, Tally
 from shared.job_store import JobStore
 from shared.queue import JobQueue
 from shared.schemas.fleet import GpuInfo, WorkerRecord
-from shared.schemas.job import ErrorDetail, Stage, now
+from shared.schemas.job import ErrorDetail, JobRecord, JobStatus, Stage, now
 from shared.schemas.manifest import Manifest
 from shared.settings import Settings
 from shared.stage_counts import count_stage
@@ -125,6 +126,25 @@ def test_the_queues_age_is_that_of_the_job_that_has_waited_longest(jobs: JobStor
         jobs.update(job.id, lambda found: attempts.begin(found, 1, "run_x", "here"))
         jobs.update(job.id, attempts.succeed)
     assert read(jobs, queue)["eyrie_queue_age_seconds{}"] == 0
+
+
+def test_a_job_that_an_attempt_has_given_up_waits_since_then(
+    jobs: JobStore, queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its status is `running`; jobs that do run keep none that waits out of sight, however many."""
+    monkeypatch.setattr(waiting, "OLDEST", 1)
+    runs, waits = (jobs.create(job_spec(Path("/verifier"))) for _ in range(2))
+    for job in (runs, waits):
+        jobs.update(job.id, lambda found: attempts.begin(found, 1, "run_x", "here"))
+
+    def give_up(found: JobRecord) -> None:
+        attempts.hand_over(found)
+        found.created_at -= timedelta(hours=9)
+        found.attempts[-1].started_at -= timedelta(hours=7)
+        found.attempts[-1].ended_at -= timedelta(hours=2)
+
+    assert jobs.update(waits.id, give_up).status == JobStatus.RUNNING
+    assert 7200 <= read(jobs, queue)["eyrie_queue_age_seconds{}"] < 7300
 
 
 def test_reading_changes_nothing_in_redis(jobs: JobStore, redis_handle: RedisHandle) -> None:
