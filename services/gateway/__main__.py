@@ -1,7 +1,6 @@
 """Runs the gateway: `python -m services.gateway` (settings come from EYRIE_... variables)."""
 
 import sys
-from typing import Any
 
 import uvicorn
 
@@ -26,15 +25,13 @@ def main() -> int:
     except EyrieError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_SETTINGS
-    # Without a configuration of its own, uvicorn's lines go where all others do.
-    plain: dict[str, Any] = {"log_config": None} if settings.log_format == "json" else {}
     uvicorn.run(
         app,
         host=settings.gateway_host,
         port=settings.gateway_port,
         server_header=False,
         timeout_graceful_shutdown=10,
-        **plain,
+        log_config=None,  # without one of its own, uvicorn's lines go where all others do, and show as little
     )
     return 0
 

@@ -296,16 +296,29 @@ def test_promtool_agrees_where_there_is_one(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_gateways_log_is_json_down_to_the_requests_and_shows_no_key(
-    redis_handle: RedisHandle, tmp_path: Path
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_gateways_log_has_one_form_down_to_the_requests_and_shows_no_key(
+    redis_handle: RedisHandle, tmp_path: Path, form: str
 ) -> None:
     key = tmp_path / "key"
-    key.write_text("a-key-of-this-test-alone")
-    with gateway_process(tmp_path, redis_handle.url, log_format="json", api_key_file=str(key)) as process:
+    key.write_text("eyk_of_this_test_alone")
+    with gateway_process(tmp_path, redis_handle.url, log_format=form, api_key_file=str(key)) as process:
         headers = {"Authorization": f"Bearer {key.read_text()}"}
-        assert httpx.get(f"{process.url}/v1/jobs", headers=headers).status_code == 200
+        params = {"api_key": key.read_text()}  # where it does not belong
+        assert httpx.get(f"{process.url}/v1/jobs", headers=headers, params=params).status_code != 401
     text = process.log.read_text()
-    lines = [json.loads(line) for line in text.splitlines()]
-    assert {line["service"] for line in lines} == {"gateway"}
-    assert any(line["logger"] == "uvicorn.access" and "GET /v1/jobs" in line["message"] for line in lines)
     assert key.read_text() not in text
+    lines = [log_line(line, form) for line in text.splitlines()]
+    said = [line["message"] for line in lines if line["logger"] == "uvicorn.access"]
+    assert any("GET /v1/jobs?api_key=eyk_***" in message for message in said)
+
+
+def log_line(text: str, form: str) -> dict[str, str]:
+    """One line of a gateway's log."""
+    if form == "json":
+        line = json.loads(text)
+        assert line["service"] == "gateway"
+        return line
+    match = re.fullmatch(r"\d{4}-\d\d-\d\d \S+ [A-Z]+ (?P<logger>\S+) (?P<message>.*)", text)
+    assert match, text
+    return match.groupdict()
