@@ -45,8 +45,8 @@ down-local: install ## Stop what up-local started
 ##@ Containers (docs/compose.md)
 .PHONY: secrets images up down compose-test
 
-secrets: ## Make the secret files that compose.yaml reads, in secrets/
-	@sh docker/secrets.sh "$${EYRIE_SECRETS:-secrets}"
+secrets: ## Make the secret files that compose.yaml reads, in secrets/ or EYRIE_SECRETS
+	@sh docker/secrets.sh
 
 images: ## Build the images of a profile (PROFILE=cpu)
 	@EYRIE_REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) docker compose --profile $(PROFILE) build

@@ -95,3 +95,37 @@ def test_secrets_that_exist_are_kept(tmp_path: Path) -> None:
     assert all(len(text) >= 40 and not text.endswith("\n") for text in first.values())
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o444}
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+    ("line", "folder"),
+    [
+        ("EYRIE_SECRETS=./own", "own"),
+        ('export EYRIE_SECRETS = "own keys" # here', "own keys"),
+        ("EYRIE_SECRETS='own'", "own"),
+        ("EYRIE_SECRETS=own # here\r", "own"),
+        ("EYRIE_SECRETS=first\nEYRIE_SECRETS=own", "own"),
+        ("#EYRIE_SECRETS=./own", "secrets"),
+        ("EYRIE_SECRETS=", "secrets"),
+        ("EYRIE_SECRETS=$(touch ran)", None),
+    ],
+)
+def test_secrets_are_made_where_compose_looks_for_them(tmp_path: Path, line: str, folder: str | None) -> None:
+    (tmp_path / ".env").write_text(f"A=1\n{line}\nB=2\n")
+    assert made_by_make(tmp_path) == folder
+    (tmp_path / "elsewhere").mkdir()
+    assert made_by_make(tmp_path, EYRIE_SECRETS="elsewhere/of-the-environment") == "of-the-environment"
+    assert not (tmp_path / "ran").exists()
+
+
+def made_by_make(site: Path, **variables: str) -> str | None:
+    """The folder in which `make secrets` has made its files; None: it refused."""
+    (site / "docker").mkdir(exist_ok=True)
+    (site / "docker" / "secrets.sh").write_bytes((ROOT / "docker" / "secrets.sh").read_bytes())
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("EYRIE_")}
+    before = set(site.rglob("redis-password"))
+    command = ["make", "--file", str(ROOT / "Makefile"), "secrets"]
+    done = subprocess.run(command, cwd=site, env=clean | variables, capture_output=True, text=True, check=False)
+    made = set(site.rglob("redis-password")) - before
+    assert (done.returncode != 0) == (not made), done.stderr
+    return made.pop().parent.name if made else None
