@@ -5,6 +5,7 @@ only: a machine needs Docker, git and Python for it, and debootstrap (as root) w
 """
 
 import ast
+import importlib.util
 import json
 import os
 import shutil
@@ -202,7 +203,10 @@ class Site:
 
 
 def pip_settings() -> dict[str, str]:
-    """Settings of pip on this machine by name; those of the environment win."""
+    """Settings of pip on this machine by name; those of the environment win, and are all where there is no pip."""
+    if importlib.util.find_spec("pip") is None:
+        variables = {name.removeprefix("PIP_"): value for name, value in os.environ.items() if name.startswith("PIP_")}
+        return {name.lower().replace("_", "-"): value for name, value in variables.items()}
     found: dict[str, str] = {}
     lines = run([sys.executable, "-m", "pip", "config", "list"]).splitlines()
     for line in sorted(lines, key=lambda line: line.startswith(":env:")):

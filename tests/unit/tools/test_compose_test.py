@@ -83,6 +83,15 @@ def test_settings_of_the_environment_win_over_files(monkeypatch: pytest.MonkeyPa
     assert pip_settings() == {"find-links": "/two", "timeout": "60", "cert": "/ca"}
 
 
+def test_without_pip_its_settings_are_those_of_the_environment() -> None:
+    code = "import json; from tools.compose_site import pip_settings; print(json.dumps(pip_settings()))"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    environment = clean | {"PIP_INDEX_URL": "https://index.test/simple", "PIP_CERT": "/ca.pem"}
+    command = [sys.executable, "-S", "-c", code]  # -S: no packages, and so no pip
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {"index-url": "https://index.test/simple", "cert": "/ca.pem"}
+
+
 def test_secrets_that_exist_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "secrets"
     command = ["sh", str(ROOT / "docker" / "secrets.sh"), str(folder)]
