@@ -29,12 +29,11 @@ STORE_VARIABLE = "EYRIE_STORE_ROOT"
 WORKER_VARIABLE = "EYRIE_WORKER_ID"
 PARENT_VARIABLE = "EYRIE_PARENT_PID"
 SECRET_VARIABLES = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
     *("EYRIE_REDIS_URL", "REDIS_URL", "EYRIE_REDIS_PASSWORD_FILE"),
     *("EYRIE_API_KEY", "EYRIE_API_KEY_FILE"),
 )
+# All others of AWS's tools are credentials, or say where some are to be had.
+AWS_PREFIX, PUBLIC_AWS_VARIABLES = "AWS_", ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE")
 GUARD = "services.worker.process_guard"
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 POLL_S = 0.05
@@ -50,7 +49,7 @@ DEFAULTS = {
 
 def marked_environment(token: str, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's environment with the run's mark, without what a stage must not know."""
-    kept = {name: value for name, value in without_loggers(os.environ).items() if name not in SECRET_VARIABLES}
+    kept = {name: value for name, value in without_loggers(os.environ).items() if not _is_secret(name)}
     return {**DEFAULTS, **kept, RUN_TOKEN_VARIABLE: token, "PYTHONUNBUFFERED": "1", **(extra or {})}
 
 
@@ -186,6 +185,10 @@ def is_alive(process: psutil.Process) -> bool:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
+
+
+def _is_secret(name: str) -> bool:
+    return name in SECRET_VARIABLES or (name.startswith(AWS_PREFIX) and name not in PUBLIC_AWS_VARIABLES)
 
 
 def _live_processes() -> Iterator[tuple[psutil.Process, dict[str, str]]]:

@@ -15,7 +15,6 @@ from boto3.exceptions import RetriesExceededError
 from botocore.exceptions import ReadTimeoutError
 from botocore.httpsession import URLLib3Session
 
-from services.worker.supervision import marked_environment
 from shared.artifact_store import LocalArtifactStore, file_sha256
 from shared.errors import ArtifactStoreError, UserError
 from shared.object_store import ATTEMPTS, CONNECT_TIMEOUT_S, READ_TIMEOUT_S, ObjectArtifactStore
@@ -216,8 +215,3 @@ def test_a_service_without_a_bucket_does_not_load_boto3() -> None:
     code = "import sys, services.gateway.app, services.worker.main; print('boto3' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
-
-
-def test_no_stage_sees_the_credentials(server: dict[str, str]) -> None:
-    assert os.environ["AWS_SECRET_ACCESS_KEY"]
-    assert not {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"} & marked_environment("run_1").keys()

@@ -99,3 +99,12 @@ def test_a_stage_does_not_learn_the_password_of_redis(monkeypatch):
     monkeypatch.setenv("REDIS_URL", "redis://:secret@host")
     assert "secret" not in " ".join(marked_environment("run", {"EXTRA": "1"}).values())
     assert marked_environment("run", {"EXTRA": "1"})["EXTRA"] == "1"
+
+
+def test_a_stage_learns_neither_the_buckets_credentials_nor_where_they_are(monkeypatch):
+    hidden = ["ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "SHARED_CREDENTIALS_FILE", "CONFIG_FILE"]
+    hidden += ["PROFILE", "WEB_IDENTITY_TOKEN_FILE", "ROLE_ARN", "CONTAINER_CREDENTIALS_FULL_URI"]
+    for name in (*hidden, "REGION", "DEFAULT_REGION", "CA_BUNDLE"):
+        monkeypatch.setenv(f"AWS_{name}", "x")
+    seen = {name for name in marked_environment("run") if name.startswith("AWS_")}
+    assert seen == {"AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE"}
