@@ -1,5 +1,7 @@
 """Makes a job document out of a YAML or JSON file and the flags of `eyrie submit`."""
 
+import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,22 +11,33 @@ import yaml
 from services.cli.errors import BadInput
 
 TEXT_FIELDS = ("name", "preset", "metadata")
+DATES = "tag:yaml.org,2002:timestamp"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without dates, which JSON does not have: they stay text."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != DATES]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def load_document(path: Path) -> dict[str, Any]:
     """Read a job document.
 
     Raises:
-        BadInput: it is not YAML or JSON, or not a mapping.
+        BadInput: it is not YAML or JSON, not a mapping, or holds what JSON cannot say.
         OSError: it cannot be read.
     """
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+        document = _load(path.read_text(encoding="utf-8-sig"))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise BadInput(f"{path}{where}: not YAML or JSON: {error.problem}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise BadInput(f"{path}: not YAML or JSON: {error}") from None
     if not isinstance(document, dict):
         raise BadInput(f"{path}: a job document is a mapping, such as `data: {{dataset: ds_...}}`")
@@ -63,12 +76,30 @@ def set_value(document: dict[str, Any], parts: Sequence[str], value: Any) -> dic
 
 def _value(override: str, text: str) -> Any:
     try:
-        value = yaml.safe_load(text)
+        value = _load(text)
     except yaml.YAMLError:
         raise BadInput(f"--set {override}: the value is not YAML; put text into quotes") from None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BadInput(f"--set {override}: JSON cannot say this value: {error}") from None
     if isinstance(value, str):
         try:
-            return float(value)  # YAML 1.1 takes 1e-3 for text
+            number = float(value)  # YAML 1.1 takes 1e-3 for text
         except ValueError:
             return value
+        return number if math.isfinite(number) else value
+    return value
+
+
+def _load(text: str) -> Any:
+    """What YAML says, if JSON can say it, too.
+
+    Raises:
+        yaml.YAMLError, ValueError, TypeError, RecursionError
+    """
+    loader = _Loader(text)
+    try:
+        value = loader.get_single_data()
+    finally:
+        loader.dispose()
+    json.dumps(value, allow_nan=False)
     return value

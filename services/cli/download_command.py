@@ -58,7 +58,7 @@ def download(
 
 
 def _job_files(client: EyrieClient, job: str, stage: str | None) -> tuple[str, list[JsonObject]]:
-    files = [file for file in client.list_artifacts(job) if stage in (None, file["stage"])]
+    files = client.list_artifacts(job, stage)
     if not files:
         raise Conflict(f"{job} has no files{f' of {stage}' if stage else ''} yet; follow it with: eyrie watch {job}")
     return job, files

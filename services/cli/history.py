@@ -57,7 +57,7 @@ def metrics(
         list[str] | None, typer.Option("--name", help="Only this figure, such as loss; may be given again.")
     ] = None,
     max_points: Annotated[
-        int | None, typer.Option(min=2, max=100_000, help="Thin evenly to so many; absent: 20 in a table, else all.")
+        int | None, typer.Option(min=2, max=10_000, help="Thin evenly to so many; absent: 20 in a table, else all.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many, by step.")] = 100_000,
     url: UrlOption = DEFAULT_URL,
@@ -91,7 +91,7 @@ def artifacts(
 ) -> None:
     """List the files of a job's finished stages; `eyrie download JOB --artifacts` brings them."""
     with EyrieClient(url) as client:
-        found = [file for file in client.list_artifacts(job) if stage in (None, file["stage"])]
+        found = client.list_artifacts(job, stage)
     print_items(found, FILE_COLUMNS, "no files: no stage has finished", output)
 
 

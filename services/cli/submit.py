@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from services.cli.arguments import DatasetOption, JobId, PresetOption
-from services.cli.client import DEFAULT_URL, EyrieClient
+from services.cli.client import DEFAULT_URL, EyrieClient, JsonObject
 from services.cli.document import apply_overrides, load_document, set_value
 from services.cli.errors import BadInput
 from services.cli.follow import follow_job
@@ -46,7 +46,7 @@ def submit(
     document = apply_overrides(document, overrides or [])
     with EyrieClient(url) as client:
         if prompts:
-            uploaded = client.upload_dataset(prompts)
+            uploaded = _dataset_of(client, prompts, again=idempotency_key is not None)
             document = set_value(document, ["data", "dataset"], uploaded["id"])
         if not isinstance(document.get("data"), dict) or not document["data"].get("dataset"):
             raise BadInput("the job has no dataset: give --prompts FILE, --dataset ID, or data.dataset in the document")
@@ -57,6 +57,22 @@ def submit(
             print_json(job)
         else:
             say(f"{job['id']} {job['status']}; follow it with: eyrie watch {job['id']}")
+
+
+def _dataset_of(client: EyrieClient, prompts: Path, *, again: bool) -> JsonObject:
+    """Upload prompts; where a script may run `again`, take what its first run has uploaded.
+
+    Raises:
+        BadInput: a folder, whose dataset cannot be told by its checksum.
+    """
+    if not again:
+        return client.upload_dataset(prompts)
+    if prompts.is_dir():
+        raise BadInput(
+            "--idempotency-key with a folder as --prompts would be another document each time: upload it once "
+            "(eyrie datasets upload) and give --dataset"
+        )
+    return client.find_dataset(prompts) or client.upload_dataset(prompts)
 
 
 def retry(

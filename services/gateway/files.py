@@ -38,12 +38,12 @@ class StoredFile:
     stage: Stage
 
 
-def job_files(store: LocalArtifactStore, record: JobRecord) -> dict[str, StoredFile]:
-    """Files of the job's finished stages, by `STAGE/PATH`."""
+def job_files(store: LocalArtifactStore, record: JobRecord, only: Stage | None = None) -> dict[str, StoredFile]:
+    """Files of the job's finished stages, or of one of them, by `STAGE/PATH`."""
     return {
         f"{stage.name}/{file.entry.path}": file
         for stage in record.stages
-        if stage.manifest
+        if stage.manifest and only in (None, stage.name)
         for file in _manifest_files(store, stage.manifest)
     }
 

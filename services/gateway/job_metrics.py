@@ -70,17 +70,19 @@ def metric_page(
 
     Args:
         names: only these figures, and only points that have one of them; empty: all.
-        most: thin the points out evenly until so many are left; the first and the last stay.
+        most: thin all points out evenly until so many are left; the first and the last stay.
 
     Raises:
         Problem: 422, there is no point `after`.
     """
-    left = _after(points, after)
+    behind = {point.id for point in _after(points, after)}
+    chosen = list(points)
     if names:
-        chosen = (replace(point, values={k: v for k, v in point.values.items() if k in names}) for point in left)
-        left = [point for point in chosen if point.values]
-    if most is not None:
-        left = thin(left, most)
+        named = (replace(point, values={k: v for k, v in point.values.items() if k in names}) for point in points)
+        chosen = [point for point in named if point.values]
+    if most is not None:  # of the whole curve: its pages together are what one page would be
+        chosen = thin(chosen, most)
+    left = [point for point in chosen if point.id in behind]
     views = [MetricView(**vars(point)) for point in left[:limit]]
     return views, len(left) > limit
 

@@ -88,6 +88,14 @@ class ErrorView(ErrorDetail):
     docs: str = Field(description="Page of the documentation about this reason, in the repository.")
 
 
+class ArtifactsView(BaseModel):
+    """What a finished stage has left."""
+
+    stage: Stage
+    key: str | None = Field(description="Content key of the stage: stages of equal keys have the same files.")
+    url: str = Field(description="The list of its files.")
+
+
 class AttemptView(AttemptRecord):
     """One attempt at a job as the API shows it."""
 
@@ -113,6 +121,7 @@ class JobView(BaseModel):
     updated_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    artifacts: list[ArtifactsView] = Field(description="Of the stages that have finished.")
     draft: str | None = Field(description="Id of the published draft.")
     error: ErrorView | None
     metadata: dict[str, str]
@@ -147,6 +156,7 @@ def job_view(record: JobRecord, position: int | None = None) -> JobView:
         updated_at=record.updated_at,
         started_at=record.started_at,
         finished_at=record.finished_at,
+        artifacts=[_artifacts_view(record.id, stage) for stage in record.stages if stage.manifest],
         draft=record.draft,
         error=_error_view(record.error),
         metadata=record.spec.metadata,
@@ -157,6 +167,10 @@ def job_view(record: JobRecord, position: int | None = None) -> JobView:
 
 def _stage_view(stage: StageRecord) -> StageView:
     return StageView.model_validate(stage.model_dump(exclude={"key", "manifest"}))
+
+
+def _artifacts_view(job_id: str, stage: StageRecord) -> ArtifactsView:
+    return ArtifactsView(stage=stage.name, key=stage.key, url=f"/v1/jobs/{job_id}/artifacts?stage={stage.name}")
 
 
 def _error_view(error: ErrorDetail | None) -> ErrorView | None:

@@ -18,12 +18,18 @@ from services.gateway.head_requests import is_head
 Messages = AsyncGenerator[ServerSentEvent, None]
 MEDIA_TYPE = "text/event-stream"
 RECONNECT_MS = 2000
-RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {
-        "content": {MEDIA_TYPE: {"schema": {"type": "string", "description": "Server-sent events."}}},
-        "description": "A page of the list or, for `Accept: text/event-stream`, the list as it grows.",
+
+
+def described(kind: str, event_id: str, data: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
+    """What the API's description says of a route that answers with a page or a stream, whose events look like this."""
+    example = message(kind, data, event_id).encode().decode().replace("\r\n", "\n")
+    schema = {"type": "string", "description": "Server-sent events."}
+    return {
+        200: {
+            "content": {MEDIA_TYPE: {"schema": schema, "example": example}},
+            "description": "A page of the list or, for `Accept: text/event-stream`, the list as it grows.",
+        }
     }
-}
 
 
 def preferred(headers: Headers, *offered: str) -> str:

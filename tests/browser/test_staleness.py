@@ -5,6 +5,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
+from shared.artifact_store import LocalArtifactStore
+from shared.schemas.job import Stage
+from shared.stage_logs import LogName, begin_log
 from tests.browser.conftest import OpenWindow
 from tests.support.page_site import PageSite, page_site
 
@@ -39,6 +42,23 @@ def test_a_lost_gateway_is_said_and_forgotten_when_it_is_back(window: OpenWindow
     expect(page.locator(f"[data-job={second}]")).to_be_visible()
     third = own_site.submit("live again")
     expect(page.locator(f"[data-job={third}]")).to_be_visible()
+
+
+def test_a_log_has_no_gap_where_the_page_was_not_seen(window: OpenWindow, own_site: PageSite) -> None:
+    job = own_site.submit("talkative")
+    log = begin_log(LocalArtifactStore(own_site.folder / "store"), job, LogName(Stage.PREPARE, 1))
+    log.write_text("line 0\n")
+    opened = window(url=own_site.url)
+    opened.excused = AWAY
+    page = opened.open(f"jobs/{job}/logs")
+    expect(page.locator(".log-line")).to_have_text(["line 0\n"])
+    see = "hidden => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });"
+    see += " document.dispatchEvent(new Event('visibilitychange')); }"
+    page.evaluate(see, True)
+    with log.open("a") as file:
+        file.writelines(f"line {number}\n" for number in range(1, 2500))
+    page.evaluate(see, False)
+    expect(page.locator(".log-line")).to_have_count(2500)
 
 
 def test_a_page_tries_again_when_asked_to(window: OpenWindow, own_site: PageSite) -> None:

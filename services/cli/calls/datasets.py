@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from services.cli.calls.base import PAGE, TIMEOUT_S, Calls, JsonObject, address
 from services.cli.folder_archive import FolderArchive
 
 INSPECTION_WAIT_S = 2.0  # an answer so often is progress to show
+NAME_CHARACTERS = 128
+MOST_EQUAL = 10_000
 
 
 class DatasetCalls(Calls):
@@ -32,7 +35,7 @@ class DatasetCalls(Calls):
             return self._object(
                 "POST",
                 "/v1/datasets",
-                params={"name": name or path.name},
+                params={"name": name or _as_name(path)},
                 content=_pieces(file),
                 headers=_headers("application/octet-stream", path.stat().st_size, _sha256(path)),
                 timeout=httpx.Timeout(TIMEOUT_S, read=600),
@@ -52,7 +55,7 @@ class DatasetCalls(Calls):
         return self._object(
             "POST",
             "/v1/datasets",
-            params={"name": name or folder.resolve().name},
+            params={"name": name or _as_name(folder.resolve())},
             content=iter(archive),
             headers=_headers("application/x-tar", archive.size, digest.digest()),
             timeout=httpx.Timeout(TIMEOUT_S, read=600),
@@ -62,6 +65,16 @@ class DatasetCalls(Calls):
         """Make a dataset of uploaded ones: each with `dataset`, and perhaps `name` and `weight`."""
         document = {"sources": sources} | ({"name": name} if name else {})
         return self._object("POST", "/v1/datasets", json=document)
+
+    def find_dataset(self, path: Path) -> JsonObject | None:
+        """The first dataset that was made of a file with these bytes, if there is one.
+
+        Raises:
+            ApiError
+            OSError: the file cannot be read.
+        """
+        found = self._list("/v1/datasets", MOST_EQUAL, {"sha256": _sha256(path).hex()})
+        return found[-1] if found else None
 
     def list_datasets(self, limit: int = PAGE) -> list[JsonObject]:
         """The newest `limit` datasets."""
@@ -85,6 +98,12 @@ def _headers(kind: str, size: int, digest: bytes) -> dict[str, str]:
     """What an upload is, with the checksum that the gateway compares with what has arrived (RFC 9530)."""
     checksum = f"sha-256=:{base64.b64encode(digest).decode()}:"
     return {"Content-Type": kind, "Content-Length": str(size), "Content-Digest": checksum}
+
+
+def _as_name(path: Path) -> str:
+    """A file's name with what names may not have replaced."""
+    clean = re.sub(r"[^\w .:@+/-]", "-", path.name)
+    return re.sub(r"^\W+", "", clean)[:NAME_CHARACTERS] or "dataset"
 
 
 def _sha256(path: Path) -> bytes:

@@ -8,6 +8,7 @@ from services.cli.calls.base import PAGE, Calls, JsonObject, address
 
 MOST_LINES = 1_000_000
 LINES_PAGE = 1000
+POINTS_PAGE = 10_000
 
 
 class JobCalls(Calls):
@@ -78,15 +79,16 @@ class JobCalls(Calls):
     ) -> list[JsonObject]:
         """What the stages measured, by step: at most `max_points`, evenly thinned."""
         filters = {"stage": stage, "name": list(names) or None, "max_points": max_points}
-        return self._list(address("jobs", job_id, "metrics"), limit, filters)
+        return self._list(address("jobs", job_id, "metrics"), limit, filters, page_size=POINTS_PAGE)
 
     def list_checkpoints(self, job_id: str, limit: int = PAGE) -> list[JsonObject]:
         """The checkpoints of a job's training."""
         return self._list(address("jobs", job_id, "checkpoints"), limit)
 
-    def list_artifacts(self, job_id: str) -> list[JsonObject]:
-        """Files of the job's finished stages."""
-        return cast("list[JsonObject]", self._get(address("jobs", job_id, "artifacts"))["data"])
+    def list_artifacts(self, job_id: str, stage: str | None = None) -> list[JsonObject]:
+        """Files of the job's finished stages, or of one."""
+        params = {"stage": stage} if stage else {}
+        return cast("list[JsonObject]", self._get(address("jobs", job_id, "artifacts"), params=params)["data"])
 
     def list_rows(self, job_id: str, limit: int = PAGE, split: str | None = None) -> list[JsonObject]:
         """The first `limit` rows of a job."""

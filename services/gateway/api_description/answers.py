@@ -23,6 +23,7 @@ def running_job() -> JobRecord:
     for name, seconds in ((Stage.PREPARE, 6.0), (Stage.GENERATE, 1800.0), (Stage.CAPTURE, 300.0), (Stage.VOCAB, 9.0)):
         stage = record.stage(name)
         stage.status, stage.attempt, stage.seconds, stage.started_at = StageStatus.SUCCEEDED, 1, seconds, moment
+        stage.key, stage.manifest = SHA256, f"stages/{name}/{SHA256}/manifest.json"
         moment = stage.finished_at = moment + timedelta(seconds=seconds)
     train = record.stage(Stage.TRAIN)
     train.status, train.attempt, train.started_at = StageStatus.RUNNING, 1, moment

@@ -23,6 +23,11 @@ PARAMETERS = {
     "job_id": ("Id of a job.", "job_06f2k8m3q0000000000a"),
     "dataset_id": ("Id of a dataset.", "ds_06f2k8m3q0000000000a"),
     "draft_id": ("Id of a draft.", "draft_06f2k8m3q0000000000a"),
+    "worker_id": ("Id as the list shows it.", "worker-1-4711"),
+    "gpu_id": ("Id as the list shows it.", "GPU-8f3c1b52-6a0e-4d5b-9c1f-2f7f3b6f9d10"),
+    "verifier_id": ("Id as the list shows it.", "verifier_06f2k8m3q0000000000a"),
+    "key_id": ("Id of a key.", "key_06f2k8m3q0000000000a"),
+    "webhook_id": ("Id of a webhook.", "wh_06f2k8m3q0000000000a"),
     "row_id": ("Id of a row, as the list has it.", "00000000-0"),
     "limit": ("Entries on one page.", 50),
 }

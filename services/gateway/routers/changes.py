@@ -9,14 +9,15 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from services.gateway.fleet_events import JobChange
 from services.gateway.routers.events import EVENT_ID
-from services.gateway.sse import RESPONSES, event_stream, wants_stream
+from services.gateway.sse import described, event_stream, wants_stream
 from services.gateway.streams import StreamsDep
 from services.gateway.wire import Page
 
 router = APIRouter(prefix="/v1/events", tags=["fleet"])
+CHANGE = {"id": "job_06f2k8m3q0000000000a", "event_id": "1769860800000-0", "status": "running", "percent": 52.0}
 
 
-@router.get("", response_model=Page[JobChange], responses=RESPONSES)
+@router.get("", response_model=Page[JobChange], responses=described("job", "1769860800000-0", CHANGE))
 async def list_changes(
     request: Request,
     response: Response,

@@ -1,6 +1,6 @@
 """Datasets: `POST /v1/datasets`, `GET /v1/datasets`, `GET` and `DELETE /v1/datasets/{id}`.
 
-Order: newest first. Paging: `limit` and `after` (the id of the last entry). No filters. A dataset never changes.
+Order: newest first. Filter: `sha256`. Paging: `limit` and `after` (the id of the last entry). A dataset never changes.
 """
 
 from collections.abc import AsyncIterator
@@ -32,6 +32,7 @@ from shared.schemas.spec import Name
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
 LOCATION = {"Location": {"description": "Where the dataset is.", "schema": {"type": "string"}}}
 NAME = TypeAdapter(Name)
+SHA256 = r"^[0-9a-fA-F]{64}$"
 
 
 @router.post(
@@ -47,14 +48,12 @@ async def upload_dataset(
     name: Annotated[Name | None, Query(description="A name for people.")] = None,
     content_sha256: Annotated[
         str | None,
-        Header(alias="X-Content-SHA256", pattern=r"^[0-9a-fA-F]{64}$", description="Of the file, in hexadecimal."),
+        Header(alias="X-Content-SHA256", pattern=SHA256, description="Of the file, in hexadecimal."),
     ] = None,
     content_digest: Annotated[
         str | None, Header(max_length=1024, description="Of the body: `sha-256=:BASE64:` (RFC 9530).")
     ] = None,
-    sha256: Annotated[
-        str | None, Query(pattern=r"^[0-9a-fA-F]{64}$", description="Of the file, in hexadecimal.")
-    ] = None,
+    sha256: Annotated[str | None, Query(pattern=SHA256, description="Of the file, in hexadecimal.")] = None,
 ) -> DatasetView:
     """Upload prompts, conversations or token ids: JSONL, plain or gzip, or Parquet; or compose uploaded datasets.
 
@@ -94,9 +93,17 @@ async def upload_dataset(
 
 
 @router.get("")
-def list_datasets(backend: BackendDep, limit: Limit = 50, after: After = None) -> Page[DatasetView]:
+def list_datasets(
+    backend: BackendDep,
+    limit: Limit = 50,
+    after: After = None,
+    sha256: Annotated[str | None, Query(pattern=SHA256, description="Only those with this `sha256`.")] = None,
+) -> Page[DatasetView]:
     """List datasets, newest first."""
     names = [name for name in backend.artifacts.list("datasets") if is_id(name, "ds")]
+    if sha256 is not None:
+        found = ((name, _read(backend.artifacts, name)) for name in names)
+        names = [name for name, record in found if record and record.sha256 == sha256.lower()]
     ids, has_more = page_of(sorted(names, reverse=True), after, limit)
     records = [record for i in ids if (record := _read(backend.artifacts, i))]
     return Page(data=records, has_more=has_more)

@@ -11,15 +11,17 @@ from starlette.concurrency import run_in_threadpool
 
 from services.gateway.deps import BackendDep, JobDep
 from services.gateway.job_events import EventView, event_page
-from services.gateway.sse import RESPONSES, event_stream, wants_stream
+from services.gateway.sse import described, event_stream, wants_stream
 from services.gateway.streams import StreamsDep
 from services.gateway.wire import Page
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+FIRST = "1769860800000-0"
+EVENT = {"id": FIRST, "type": "metric", "at": "2026-01-31T12:00:00Z", "data": {"step": 20, "loss": 4.2}}
 EVENT_ID = r"^[0-9]{1,19}-[0-9]{1,19}$"
 
 
-@router.get("/{job_id}/events", response_model=Page[EventView], responses=RESPONSES)
+@router.get("/{job_id}/events", response_model=Page[EventView], responses=described("metric", FIRST, EVENT))
 async def list_events(
     request: Request,
     response: Response,

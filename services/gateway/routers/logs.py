@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from services.gateway.deps import Backend, BackendDep, JobDep
 from services.gateway.job_logs import LogFilter, LogLine, Place, first_place, place_after, read_page, read_text
-from services.gateway.sse import MEDIA_TYPE, RESPONSES, event_stream, preferred
+from services.gateway.sse import MEDIA_TYPE, described, event_stream, preferred
 from services.gateway.streams import StreamsDep
 from services.gateway.wire import Page
 from shared.schemas.job import Stage
@@ -19,13 +19,15 @@ from shared.schemas.job import Stage
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 PLAIN, JSON = "text/plain", "application/json"
 TEXT_TAIL = 1000
+LINE = {"id": "train-1-20480", "stage": "train", "attempt": 1, "line": "step 20 of 400"}
+STREAM = described("line", "train-1-20480", LINE)[200]["content"]
 PLAIN_TEXT = {"schema": {"type": "string"}, "example": "==> train-1 <==\nstep 20 of 400\n"}
 
 
 @router.get(
     "/{job_id}/logs",
     response_model=Page[LogLine],
-    responses={200: {"content": {**RESPONSES[200]["content"], PLAIN: PLAIN_TEXT}, "description": "By `Accept`."}},
+    responses={200: {"content": {**STREAM, PLAIN: PLAIN_TEXT}, "description": "By `Accept`."}},
 )
 async def get_logs(
     request: Request,

@@ -76,5 +76,8 @@ async def _fields(request: Request) -> dict[str, str]:
         if len(content) > MAX_FORM_BYTES:
             await drain(stream)
             raise Problem(413, f"the form may have {MAX_FORM_BYTES} bytes")
-    fields = parse_qs(content.decode("utf-8", "replace"), max_num_fields=10)
+    try:
+        fields = parse_qs(content.decode("utf-8", "replace"), max_num_fields=10)
+    except ValueError:
+        raise Problem(422, "the form may have ten fields; `key` and `next` are read") from None
     return {name: values[-1] for name, values in fields.items()}

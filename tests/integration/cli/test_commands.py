@@ -34,6 +34,22 @@ def test_jobs_are_listed_by_each_filter(shell: Shell, finished: JobRecord, faile
     assert "write KEY=VALUE" in shell.errors
 
 
+def test_a_script_that_runs_again_makes_one_job_and_one_dataset(shell: Shell, tmp_path: Path) -> None:
+    prompts = tmp_path / "~ prompts, (1).jsonl"
+    prompts.write_text('{"prompt": "once"}\n')
+    words = ("submit", "--preset", "tiny", "--prompts", str(prompts), "--idempotency-key", "nightly")
+    first, again = shell.json(*words), shell.json(*words)
+    assert (again["id"], again["spec"]) == (first["id"], first["spec"])
+    named = [dataset["id"] for dataset in shell.json("datasets", "list") if dataset["name"] == "prompts- -1-.jsonl"]
+    assert named == [first["spec"]["data"]["dataset"]]
+    prompts.write_text('{"prompt": "another"}\n')
+    shell(*words, code=2)
+    assert "used with another document" in shell.errors
+    shell("submit", "--prompts", str(tmp_path), "--idempotency-key", "folder", code=2)
+    assert "give --dataset" in shell.errors
+    shell("cancel", first["id"])
+
+
 def test_what_a_job_did_and_made(shell: Shell, finished: JobRecord) -> None:
     assert "100%" in shell("show", finished.id)
     events = shell.lines("events", finished.id)
@@ -79,6 +95,9 @@ def test_curves_and_checkpoints(shell: Shell, service: Service, finished: JobRec
     )
     assert len(table) <= 21
     assert len(shell.json("metrics", finished.id, "--stage", "train", "--max-points", "7")) == 7
+    for step in range(101, 401):
+        service.site.jobs.append_event(finished.id, "metric", {"stage": "train", "step": step, "loss": 2.0})
+    assert len(shell.json("metrics", finished.id, "--max-points", "150")) == 150
     service.site.jobs.append_event(finished.id, "checkpoint", {"stage": "train", "step": 50, "epoch": 1})
     (checkpoint,) = shell.json("checkpoints", finished.id)
     assert (checkpoint["step"], checkpoint["kind"], checkpoint["available"]) == (50, ["resume"], False)

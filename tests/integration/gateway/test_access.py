@@ -91,6 +91,8 @@ def test_the_page_has_a_session(replicas: tuple[GatewayProcess, GatewayProcess])
         wrong = browser.post("/session", data={"key": "wrong"}, headers=html)
         assert (wrong.status_code, "not known" in wrong.text) == (401, True)
         assert browser.post("/session", data={"key": "wrong"}).headers["content-type"] == "application/problem+json"
+        many = browser.post("/session", data={f"field{number}": "x" for number in range(11)})
+        assert (many.status_code, many.headers["content-type"]) == (422, "application/problem+json")
         right = browser.post("/session", data={"key": key["key"], "next": "/docs"}, headers=html)
         assert (right.status_code, right.headers["location"]) == (303, "/docs")
         cookie = right.headers["set-cookie"]

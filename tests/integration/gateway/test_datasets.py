@@ -50,6 +50,10 @@ def test_a_good_file_is_kept_byte_for_byte(kind: str, gateway: GatewayProcess, h
     assert (gateway.store / "datasets" / record["id"] / record["files"][0]["path"]).read_bytes() == GOOD[kind]
     assert http.get(response.headers["location"]).json() == record
     assert http.get("/v1/datasets").json()["data"][0] == record
+    equal = http.get("/v1/datasets", params={"sha256": record["sha256"].upper()}).json()["data"]
+    assert equal[0] == record
+    assert {dataset["sha256"] for dataset in equal} == {record["sha256"]}
+    assert http.get("/v1/datasets", params={"sha256": "0" * 64}).json()["data"] == []
 
 
 @pytest.mark.parametrize("kind", BAD)

@@ -66,7 +66,11 @@ def draft(http: httpx.Client, dataset: str, jobs: JobStore, store: LocalArtifact
 
 
 def test_artifacts_are_listed_and_downloaded(http: httpx.Client, draft: DraftRecord) -> None:
-    files = http.get(f"/v1/jobs/{draft.job_id}/artifacts").json()["data"]
+    (left,) = http.get(f"/v1/jobs/{draft.job_id}").json()["artifacts"]
+    assert left["stage"] == "publish"
+    files = http.get(left["url"]).json()["data"]
+    assert http.get(f"/v1/jobs/{draft.job_id}/artifacts").json()["data"] == files
+    assert http.get(f"/v1/jobs/{draft.job_id}/artifacts", params={"stage": "train"}).json()["data"] == []
     assert [file["path"] for file in files] == [f"publish/{name}" for name in FILES]
     for file, content in zip(files, FILES.values(), strict=True):
         response = http.get(file["url"])

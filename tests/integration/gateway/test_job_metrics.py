@@ -64,6 +64,11 @@ def test_curves_are_paged_and_thinned(http: httpx.Client, jobs: JobStore, job: s
     assert [point["step"] for point in thinned if "val_loss" in point["values"]] == [100, 200, 300]
     steps = [point["step"] for point in thinned if "loss" in point["values"]]
     assert max(later - step for step, later in itertools.pairwise(steps)) <= 8
+    pages: list[dict] = []
+    for _ in range(3):
+        params = {"max_points": 50, "limit": 20} | ({"after": pages[-1]["id"]} if pages else {})
+        pages += http.get(f"/v1/jobs/{job}/metrics", params=params).json()["data"]
+    assert pages == thinned
     first = http.get(f"/v1/jobs/{job}/metrics", params={"limit": 200}).json()
     rest = curve(http, job, after=first["data"][-1]["id"])
     assert first["has_more"] is True

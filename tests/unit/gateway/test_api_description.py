@@ -65,6 +65,16 @@ def test_every_parameter_is_described(operations: dict[str, dict[str, Any]]) -> 
     assert silent == []
 
 
+def test_every_place_in_a_path_has_an_example(operations: dict[str, dict[str, Any]]) -> None:
+    silent = [
+        f"{where}: {parameter['name']}"
+        for where, operation in operations.items()
+        for parameter in operation.get("parameters", ())
+        if parameter["in"] == "path" and not {"example", "examples"} & {*parameter, *parameter["schema"]}
+    ]
+    assert silent == []
+
+
 def test_every_body_and_every_answer_has_an_example_that_fits(
     document: dict[str, Any], operations: dict[str, dict[str, Any]]
 ) -> None:
@@ -75,7 +85,7 @@ def test_every_body_and_every_answer_has_an_example_that_fits(
             for kind, content in part.get("content", {}).items():
                 named = content.get("examples", {})
                 examples = [content["example"]] if "example" in content else [e["value"] for e in named.values()]
-                if not examples and kind != "text/event-stream":
+                if not examples:
                     missing.append(f"{where} {name} {kind}")
                 if kind.endswith("json"):
                     for example in examples:

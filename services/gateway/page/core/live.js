@@ -69,9 +69,9 @@ export function useReading(load, inputs) {
 }
 
 /** Hold a stream while a component is shown: `on` are handlers by type; null as `url`: no stream. */
-export function useStream(url, { on, onOpen, ends }) {
+export function useStream(url, { on, onOpen, ends, again = () => url }) {
   const handlers = useRef(null);
-  handlers.current = { on, onOpen };
+  handlers.current = { on, onOpen, again };
   useEffect(() => {
     if (!url) return undefined;
     const types = Object.keys(on);
@@ -80,6 +80,7 @@ export function useStream(url, { on, onOpen, ends }) {
       on: Object.fromEntries(types.map((type) => [type, passOn(type)])),
       onOpen: () => handlers.current.onOpen?.(),
       ends,
+      again: () => handlers.current.again(),
     });
   }, [url]);
 }

@@ -16,20 +16,23 @@ const LONGEST_WAIT_MS = 15000;
  * @param {Record<string, (event: MessageEvent) => void>} how.on handlers by event type
  * @param {() => void} [how.onOpen] the stream is open, again or for the first time
  * @param {boolean} [how.ends] the stream ends for good with an event `end`
+ * @param {() => string} [how.again] the address when the stream is opened anew; absent: `url`
  * @returns {() => void} closes it
  */
-export function openStream(url, { on, onOpen = () => {}, ends = false }) {
+export function openStream(url, { on, onOpen = () => {}, ends = false, again = () => url }) {
   const name = Symbol(url);
   let source = null;
   let timer = null;
   let wait = FIRST_WAIT_MS;
   let over = false;
+  let address = () => url;
 
   const open = () => {
     close();
     if (over || document.hidden) return;
     report(name, "connecting");
-    source = new EventSource(url);
+    source = new EventSource(address());
+    address = again;
     source.onopen = () => {
       wait = FIRST_WAIT_MS;
       report(name, "live");

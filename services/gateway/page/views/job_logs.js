@@ -45,16 +45,18 @@ function Tail({ job, stage, attempt }) {
   const [count, setCount] = useState(0);
   const [ended, setEnded] = useState(false);
   const pane = useRef(null);
-  const state = useRef({ waiting: [], seen: new Set(), heading: null, following: true });
+  const state = useRef({ waiting: [], seen: new Set(), last: null, heading: null, following: true });
   state.current.following = follow;
 
-  const url = path`/v1/jobs/${job.id}/logs` + query({ follow: "true", stage, attempt, tail: TAIL });
-  useStream(url, {
+  const from = (place) => path`/v1/jobs/${job.id}/logs` + query({ follow: "true", stage, attempt, ...place });
+  useStream(from({ tail: TAIL }), {
+    again: () => from(state.current.last ? { after: state.current.last } : { tail: TAIL }),
     on: {
       line: (message) => {
         const { waiting, seen } = state.current;
         if (message.lastEventId && seen.has(message.lastEventId)) return; // the stream was opened anew
         seen.add(message.lastEventId);
+        state.current.last = message.lastEventId;
         waiting.push(JSON.parse(message.data));
       },
       end: () => setEnded(true),
