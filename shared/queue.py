@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from redis import Redis
 from rq import Queue
-from rq.exceptions import NoSuchJobError
+from rq.exceptions import InvalidJobOperation, NoSuchJobError
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
@@ -71,9 +71,9 @@ class JobQueue:
         return None if place is None else place + 1
 
     def remove(self, job_id: str, attempt: int) -> None:
-        """Take an attempt out of the line, if it is there."""
+        """Take an attempt out of the line, if it is there. Others may do so at the same time."""
         message = message_id(job_id, attempt)
-        with contextlib.suppress(NoSuchJobError):
+        with contextlib.suppress(NoSuchJobError, InvalidJobOperation):  # gone before RQ had read it, or since
             Job.fetch(message, connection=self.redis, serializer=JSONSerializer).delete()
         for line in (self.queue.key, self.queue.intermediate_queue_key):
             self.redis.lrem(line, 0, message)

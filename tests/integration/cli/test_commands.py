@@ -181,7 +181,8 @@ def test_presets_are_documents_to_start_from(shell: Shell) -> None:
 
 def test_an_ended_job_is_deleted_and_then_gone(shell: Shell, service: Service, finished: JobRecord) -> None:
     shell("delete", finished.id, code=5)
-    again = service.site.submit(data={"dataset": finished.spec.data.dataset}, metadata={"evaluate": "hold"})
+    data = {"dataset": finished.spec.data.dataset}
+    again = service.site.submit(data=data, train={"lr": 7e-3}, metadata={"evaluate": "hold"})
     shell("cancel", again)
     shell("watch", again, code=1)
     assert shell("delete", again).strip() == f"{again} deleted"
