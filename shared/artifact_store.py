@@ -197,16 +197,19 @@ class LocalArtifactStore:
         finally:
             probe.unlink(missing_ok=True)
 
-    def free_bytes(self) -> int:
-        """Bytes that can still be written."""
+    def make_root(self) -> None:
+        """Create the store's own folder, where nothing has been written yet."""
         with _store_errors(""):
             self.root.mkdir(parents=True, exist_ok=True)
+
+    def free_bytes(self) -> int:
+        """Bytes that can still be written; the root has to be there, since another volume may lie above it."""
+        with _store_errors(""):
             return shutil.disk_usage(self.root).free
 
     def total_bytes(self) -> int:
-        """Size of the volume."""
+        """Size of the volume; likewise."""
         with _store_errors(""):
-            self.root.mkdir(parents=True, exist_ok=True)
             return shutil.disk_usage(self.root).total
 
     def used_bytes(self, prefix: str = "") -> int:

@@ -14,6 +14,7 @@ def store_room(store: LocalArtifactStore, settings: Settings) -> StoreRoom:
     Raises:
         ArtifactStoreError: the store cannot be read.
     """
+    store.make_root()  # nothing has been written yet where a service is new, or the store is a bucket
     floor = settings.store_min_free_bytes
     return StoreRoom(
         free_bytes=store.free_bytes(),

@@ -63,7 +63,7 @@ class FleetCollector(Collector):
         try:
             sizes = {"free": self.jobs.artifacts.free_bytes(), "total": self.jobs.artifacts.total_bytes()}
         except ArtifactStoreError:
-            return  # readiness says so; the figures of Redis are worth having all the same
+            return  # it is away, or nothing was written yet; the figures of Redis are worth having all the same
         gauge = GaugeMetricFamily("eyrie_store_bytes", "Bytes of the artifact store's volume.", labels=["kind"])
         for kind, size in sizes.items():
             gauge.add_metric([kind], size)

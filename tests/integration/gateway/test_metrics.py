@@ -22,6 +22,7 @@ from services.gateway import waiting
 from services.gateway.metrics import service_registry
 from services.worker.worker_figures import WorkerFigures, worker_registry
 from shared import attempts
+from shared.artifact_store import LocalArtifactStore
 from shared.errors import UserError
 from shared.figures import VERIFIER_SECONDS, Tally
 from shared.job_store import JobStore
@@ -31,6 +32,7 @@ from shared.schemas.job import ErrorDetail, JobRecord, JobStatus, Stage, now
 from shared.schemas.manifest import Manifest
 from shared.settings import Settings
 from shared.stage_counts import count_stage
+from shared.store_room import store_room
 from tests.support.gateway_process import gateway_process
 from tests.support.stage_runs import job_spec
 from tools.embedded_redis import RedisHandle
@@ -161,6 +163,17 @@ def test_reading_changes_nothing_in_redis(jobs: JobStore, redis_handle: RedisHan
     assert found["eyrie_workers{state=idle}"] == 0
     assert jobs.redis.sismember("eyrie:workers", "gone")
     assert sorted(path for path in jobs.artifacts.root.rglob("*") if "staging" not in path.parts) == files
+
+
+def test_a_store_that_is_not_there_has_no_size_and_is_not_made_by_looking(
+    jobs: JobStore, queue: JobQueue, tmp_path: Path
+) -> None:
+    store = LocalArtifactStore(tmp_path / "volume" / "store")
+    gone = JobStore(jobs.redis, store)
+    assert [name for name in read(gone, queue) if name.startswith("eyrie_store_bytes")] == []
+    assert not store.root.exists()
+    assert store_room(store, Settings()).free_bytes > 0, "a new service can plan and start its first stage"
+    assert read(gone, queue)["eyrie_store_bytes{kind=total}"] > 0
 
 
 @pytest.fixture(scope="module")
