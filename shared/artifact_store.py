@@ -69,7 +69,7 @@ class LocalArtifactStore:
         return [*absent_or_cut(self.place(root), files)]
 
     def download_url(self, key: str, filename: str) -> str | None:
-        """An address where the file can be had for a while without asking the gateway; None: there is none."""
+        """An address where GET has the file for a while without asking the gateway; None: there is none."""
         return None
 
     def exists(self, key: str) -> bool:

@@ -164,11 +164,12 @@ class ObjectArtifactStore(LocalArtifactStore):
         return [damage for entry, size in sizes if (damage := size_damage(entry, size)) is not None]
 
     def download_url(self, key: str, filename: str) -> str | None:
-        if self.presign_s is None:
+        if self.presign_s is None or next(self._below(key, limit=1), None) is None:
             return None
         asked = {"ResponseContentDisposition": f'attachment; filename="{filename}"'}
         given = {"Bucket": self.bucket, "Key": self._name(key), **asked}
-        url: str = self.client.generate_presigned_url("get_object", Params=given, ExpiresIn=self.presign_s)
+        with self._errors(key):
+            url: str = self.client.generate_presigned_url("get_object", Params=given, ExpiresIn=self.presign_s)
         return url
 
     def _fetch(self, key: str) -> None:

@@ -6,7 +6,7 @@ to traverse.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
 from fastapi import Request
@@ -85,7 +85,7 @@ def require_finished(record: JobRecord, path: str) -> None:
 
 
 def send_file(store: LocalArtifactStore, files: Mapping[str, StoredFile], path: str, request: Request) -> Response:
-    """A file as a download, whole or by ranges, and under conditions.
+    """A file as a download, whole or by ranges, and under conditions; or where the store has it for a GET.
 
     Raises:
         Problem: 404 where no manifest names it, or the file itself is gone or leaves the store; 412.
@@ -93,24 +93,27 @@ def send_file(store: LocalArtifactStore, files: Mapping[str, StoredFile], path: 
     file = files.get(path)
     if file is None:
         raise not_found("file", path)
-    if (url := store.download_url(file.key, PurePosixPath(path).name)) is not None:
-        return RedirectResponse(url, 307)
-    try:
-        place = store.path(file.key)
-    except KeyError:
-        raise not_found("file", path) from None
+    name = PurePosixPath(path)
+    url = store.download_url(file.key, name.name)
+    place = _place(store, file.key, path) if url is None else None
     headers = validators(file.entry.sha256, request) | {"X-Content-Type-Options": "nosniff"}
     if is_unchanged(file.entry.sha256, request):
         headers.pop("Content-Digest", None)  # nothing is sent
         return Response(status_code=304, headers=headers)
-    name = PurePosixPath(path)
-    return Download(
-        place,
-        headers=headers,
-        media_type=MEDIA_TYPES.get(name.suffix, "application/octet-stream"),
-        filename=name.name,
-        stat_result=place.stat(),
-    )
+    if url is not None and request.method != "HEAD":
+        return RedirectResponse(url, 307)
+    media_type = MEDIA_TYPES.get(name.suffix, "application/octet-stream")
+    if place is None:  # the address is good for GET alone, and the manifest says what there is to say
+        headers |= {"Content-Length": str(file.entry.size), "Accept-Ranges": "bytes"}
+        return Response(headers=headers, media_type=media_type)
+    return Download(place, headers=headers, media_type=media_type, filename=name.name, stat_result=place.stat())
+
+
+def _place(store: LocalArtifactStore, key: str, path: str) -> Path:
+    try:
+        return store.path(key)
+    except KeyError:
+        raise not_found("file", path) from None
 
 
 def _manifest_files(store: LocalArtifactStore, key: str) -> list[StoredFile]:
