@@ -22,6 +22,7 @@ from shared.live_jobs import PREFIX
 from shared.manifests import set_aside_manifests
 from shared.references import EXPIRING, MANIFEST, References, read_references
 from shared.schemas.retention import Kind, Leftover, RetentionReport
+from shared.stage_keys import stage_lease
 
 DAY_S = 86_400.0
 NAMED = 5  # so many of those whose records cannot be read are named
@@ -188,9 +189,3 @@ class Retention:
             bytes=sum(item.bytes for item in items),
             kept=self._kept,
         )
-
-
-def stage_lease(prefix: str) -> str:
-    """The lease under which a stage (`stages/STAGE/KEY`) is computed; `JobStore.acquire_keys` takes it."""
-    _, stage, key = prefix.split("/")
-    return f"stage:{stage}:{key}"

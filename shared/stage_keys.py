@@ -55,6 +55,12 @@ def manifest_key(stage: Stage, key: str) -> str:
     return f"{stage_folder(stage, key)}/manifest.json"
 
 
+def stage_lease(folder: str) -> str:
+    """The lease under which the stage in a `stage_folder` is computed; `JobStore.acquire_keys` takes it."""
+    _, stage, key = folder.split("/")
+    return f"stage:{stage}:{key}"
+
+
 def stage_parameters(stage: Stage, spec: JobSpec) -> dict[str, Any]:
     """The parts of a job document on which the results of a stage depend, as JSON values."""
     data = spec.data.model_dump(mode="json", exclude={"dataset", "concurrency"})

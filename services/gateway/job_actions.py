@@ -8,7 +8,8 @@ from services.gateway.deps import Backend
 from services.gateway.problems import Problem
 from services.gateway.registry.drafts import DraftRegistry
 from shared import attempts
-from shared.schemas.job import JobRecord, JobStatus, UserAction
+from shared.draft_entries import take_back_draft
+from shared.schemas.job import JobRecord, JobStatus, Stage, UserAction
 from shared.state_machine import STOPPING, TERMINAL
 
 OUT_OF_LINE = frozenset({JobStatus.PAUSED, JobStatus.CANCELLED})
@@ -25,6 +26,8 @@ def act(backend: Backend, job_id: str, action: UserAction) -> JobRecord:
     record = backend.jobs.update(job_id, partial(attempts.decide, action=action))
     if record.status in STOPPING and record.token is None:  # it waits for its next attempt
         record = backend.jobs.update(job_id, _settle_if_idle)
+    if record.status == JobStatus.CANCELLED:
+        take_back_draft(backend.jobs, record.id, record.stage(Stage.PUBLISH).key)
     if record.status in OUT_OF_LINE:
         backend.queue.remove(record.id, record.attempt)
     elif record.status == JobStatus.QUEUED and not backend.queue.is_waiting(record.id, record.attempt):

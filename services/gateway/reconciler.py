@@ -25,12 +25,13 @@ from services.gateway.idempotency import IdempotencyKeys
 from services.gateway.rebuild import Rebuilder
 from shared import attempts, leases
 from shared.artifact_store import STAGING
+from shared.draft_entries import take_back_draft
 from shared.errors import EyrieError
 from shared.ids import new_id
 from shared.job_store import JobNotFound, JobStore
 from shared.live_jobs import PREFIX
 from shared.queue import JobQueue
-from shared.schemas.job import JobRecord, JobStatus
+from shared.schemas.job import JobRecord, JobStatus, Stage
 from shared.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -154,6 +155,8 @@ class Reconciler:
         record = self.jobs.update(seen.id, change)
         log.warning("job %s lost its worker while %s: %s now", seen.id, seen.status, record.status)
         self.queue.remove(seen.id, seen.attempt)
+        if record.status == JobStatus.CANCELLED:
+            take_back_draft(self.jobs, record.id, record.stage(Stage.PUBLISH).key)
         if record.status == JobStatus.RUNNING:
             self.queue.enqueue(record.id, record.attempt)
 

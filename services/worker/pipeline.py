@@ -2,17 +2,16 @@
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
-
-from redis.exceptions import RedisError
 
 from services.worker.gpu_locks import GpuLocks
 from services.worker.gpus import LocalGpus, require_job_gpus
 from services.worker.integrations import require_loggers
 from services.worker.lending import DATA_STAGES, GoesBack, GuestControl, candidates, lend
+from services.worker.record_changes import finish_stage, require_wanted, start_stage, succeed_with
+from services.worker.redis_wait import GaveUp, insist
 from services.worker.run_control import CancelRequested, PauseRequested, RunControl, WorkerStopping
 from services.worker.stage_attempt import StageAttempt, StageFailed
 from services.worker.stage_inputs import StageInputs
@@ -20,19 +19,19 @@ from services.worker.strays import sweep_states
 from services.worker.supervision import end_tree
 from services.worker.verifier_session import LentVerifier, VerifierSession
 from shared import attempts
+from shared.draft_entries import enter_draft, take_back_draft
 from shared.errors import ArtifactStoreError, EyrieError, InternalError
 from shared.fleet import Fleet
 from shared.gpu_wishes import able_workers, wanted_gpus
 from shared.job_store import Fenced, JobNotFound, JobStore
 from shared.logs import log_context
 from shared.queue import JobQueue
-from shared.schemas.job import DONE_STAGES, ErrorDetail, JobRecord, JobStatus, Stage, StageStatus, now
+from shared.schemas.job import DONE_STAGES, ErrorDetail, JobRecord, JobStatus, Stage, StageStatus
 from shared.schemas.manifest import Manifest
 from shared.settings import Settings
 from shared.stage_counts import count_stage
 
 log = logging.getLogger(__name__)
-REDIS_RETRY_S = 1.0
 LEFTOVER_GRACE_S = 5.0
 EQUAL_JOB_POLL_S = 1.0
 ABLE_WORKER_WAIT_S = 5.0  # until the message is sent again of a job that this worker lacks the GPUs for
@@ -69,11 +68,11 @@ class JobRun:
             self._run_to_the_end()
         except Fenced:
             log.warning("job %s: another attempt has taken over; this one changes nothing", self.job_id)
-        except _GaveUp as error:
+        except GaveUp as error:
             log.warning("job %s: left to the reconciler: %s", self.job_id, error)
         finally:
             end_tree(self.token, None, LEFTOVER_GRACE_S)
-            with contextlib.suppress(_GaveUp):
+            with contextlib.suppress(GaveUp):
                 self._insist(self._release)
             sweep_states(self.jobs, self.settings.exchange_root)
 
@@ -82,8 +81,8 @@ class JobRun:
             record = self._begin()
             if record is not None:
                 self.control.end_strays()
-                self._run_stages(record)
-                self._end(attempts.succeed)
+                publish, manifest = self._run_stages(record)
+                self._finish(publish, manifest)
         except (CancelRequested, PauseRequested):
             self._end(attempts.settle)
         except WorkerStopping:
@@ -94,7 +93,7 @@ class JobRun:
             self._fail(failure.detail)
         except EyrieError as error:
             self._fail(ErrorDetail.from_error(error))
-        except (Fenced, JobNotFound, _GaveUp):
+        except (Fenced, JobNotFound, GaveUp):
             raise
         except OSError as error:
             log.exception("job %s: a file could not be written or read", self.job_id)
@@ -134,7 +133,8 @@ class JobRun:
         self.jobs.back_off(self.job_id, ABLE_WORKER_WAIT_S)
         return True
 
-    def _run_stages(self, record: JobRecord) -> None:
+    def _run_stages(self, record: JobRecord) -> tuple[StageAttempt, Manifest]:
+        """Have every stage's manifest referred to by the record; the last one is returned."""
         inputs = StageInputs(record.spec, self.jobs.artifacts)
         require_job_gpus(self.gpus, record.spec)
         require_loggers(record.spec)
@@ -146,8 +146,13 @@ class JobRun:
                     self._lend(session)
                     session.close()
                 inputs.require_same_verifier()
+                attempt = StageAttempt(
+                    record, stage, inputs, self.jobs.artifacts, self.settings, self.control, self.gpus
+                )
                 with log_context(stage=stage.value):
-                    inputs.add(self._ensure_stage(record, stage, inputs, session))
+                    manifest = self._ensure_stage(record, attempt, session)
+                inputs.add(manifest)
+        return attempt, manifest
 
     def _session(self, record: JobRecord, inputs: StageInputs) -> VerifierSession:
         if self.lender is None:
@@ -165,14 +170,15 @@ class JobRun:
         waiting = self._insist(lambda: candidates(session, self.jobs, self.queue))
         lend(session, waiting, self.control, self.queue, run)
 
-    def _ensure_stage(self, record: JobRecord, stage: Stage, inputs: StageInputs, session: VerifierSession) -> Manifest:
-        attempt = StageAttempt(record, stage, inputs, self.jobs.artifacts, self.settings, self.control, self.gpus)
+    def _ensure_stage(self, record: JobRecord, attempt: StageAttempt, session: VerifierSession) -> Manifest:
+        needs_verifier = attempt.inputs.needs_verifier(attempt.stage)
+        self.control.check()
         while (manifest := self._reused(record, attempt)) is None:
             if self.control.hold([attempt.lease]):
                 try:
                     if attempt.finished() is not None:  # an equal job was faster
                         continue
-                    return self._run_stage(attempt, session if inputs.needs_verifier(stage) else None)
+                    return self._run_stage(attempt, session if needs_verifier else None)
                 except StageFailed:
                     if attempt.finished() is None:  # else an equal job was first, and took our files away
                         raise
@@ -198,7 +204,7 @@ class JobRun:
         manifest = attempt.finished()
         if manifest is None or record.stage(manifest.stage).status in DONE_STAGES:
             return manifest
-        self._record_done(attempt, manifest, StageStatus.REUSED)
+        self._record_done(manifest, StageStatus.REUSED)
         return attempt.finished()
 
     def _run_stage(self, attempt: StageAttempt, session: VerifierSession | None) -> Manifest:
@@ -207,7 +213,7 @@ class JobRun:
         manifest = attempt.run(number, session)
         self._insist(self._check_fence)
         manifest = attempt.commit(manifest)
-        self._record_done(attempt, manifest, StageStatus.SUCCEEDED)
+        self._record_done(manifest, StageStatus.SUCCEEDED)
         if manifest.token == self.token and self.control.hold([attempt.lease]):  # nobody else works on this stage
             attempt.discard_others()
         return manifest
@@ -217,33 +223,27 @@ class JobRun:
             raise Fenced(self.job_id)
 
     def _record_started(self, stage: Stage, key: str) -> int:
-        def change(record: JobRecord) -> None:
-            entry = record.stage(stage)
-            entry.status, entry.key, entry.attempt = StageStatus.RUNNING, key, entry.attempt + 1
-            entry.started_at, entry.finished_at, entry.seconds = now(), None, None
-
-        record = self._update(change)
+        record = self._update(partial(start_stage, stage=stage, key=key))
         self._event(stage, StageStatus.RUNNING)
         return record.stage(stage).attempt
 
-    def _record_done(self, attempt: StageAttempt, manifest: Manifest, status: StageStatus) -> None:
-        stage = manifest.stage
-        self._insist(self._check_fence)
-        draft = attempt.register_draft(manifest) if stage == Stage.PUBLISH else None
-
-        def change(record: JobRecord) -> None:
-            entry = record.stage(stage)
-            entry.status, entry.key, entry.manifest = status, manifest.key, attempt.manifest_key
-            entry.summary, entry.seconds = manifest.summary, manifest.seconds
-            entry.started_at = entry.started_at or now()
-            entry.finished_at = max(now(), entry.started_at)  # a clock may have been set back
-            attempts.stand_still(entry)
-            record.draft = draft or record.draft
-
-        self._update(change)
+    def _record_done(self, manifest: Manifest, status: StageStatus) -> None:
+        self._update(partial(finish_stage, manifest=manifest, status=status))
         if status == StageStatus.SUCCEEDED:
             self._insist(lambda: count_stage(self.jobs.redis, manifest))
-        self._event(stage, status)
+        self._event(manifest.stage, status)
+
+    def _finish(self, publish: StageAttempt, manifest: Manifest) -> None:
+        """Enter the draft and end the job with it; a cancel that comes before that end holds, and leaves no draft."""
+        while not self.control.hold([publish.lease]):
+            self.control.wait(EQUAL_JOB_POLL_S)
+        self._update(require_wanted)
+        draft_id = self._insist(lambda: enter_draft(self.jobs, self.job_id, manifest))
+        try:
+            self._end(partial(succeed_with, draft_id=draft_id))
+        except (CancelRequested, Fenced, JobNotFound):
+            self._insist(lambda: take_back_draft(self.jobs, self.job_id, manifest.key, self.token))
+            raise
 
     def _fail(self, detail: ErrorDetail) -> None:
         self._follow(self._end(partial(attempts.fail, detail=detail, settings=self.settings)))
@@ -262,28 +262,16 @@ class JobRun:
     def _end(self, change: Callable[[JobRecord], None]) -> JobRecord:
         record = self._update(change)
         log.info("job %s: attempt %d is over, the job is %s", self.job_id, self.attempt, record.status)
+        if record.status == JobStatus.CANCELLED:
+            publish_key = record.stage(Stage.PUBLISH).key
+            self._insist(lambda: take_back_draft(self.jobs, self.job_id, publish_key, self.token))
         return record
 
     def _update(self, change: Callable[[JobRecord], None]) -> JobRecord:
         return self._insist(lambda: self.jobs.update(self.job_id, change, token=self.token))
 
     def _insist(self, action: Callable[[], T]) -> T:
-        """Do it, waiting for a Redis that is away; what was computed is not lost for that.
-
-        Raises:
-            _GaveUp: the worker is told to stop, and Redis has stayed away for its grace.
-        """
-        stopping_since: float | None = None
-        while True:
-            try:
-                return action()
-            except RedisError as error:
-                log.warning("job %s: Redis does not answer, waiting: %s", self.job_id, error)
-                if self.control.stopping.is_set():
-                    stopping_since = stopping_since or time.monotonic()
-                    if time.monotonic() - stopping_since > self.settings.stop_grace_s:
-                        raise _GaveUp(str(error)) from error
-                time.sleep(REDIS_RETRY_S)
+        return insist(action, self.job_id, self.control.stopping, self.settings.stop_grace_s)
 
     def _release(self) -> None:
         self.control.release(self.control.held)
@@ -293,7 +281,3 @@ class JobRun:
         log.info("job %s: %s is %s", self.job_id, stage, status)
         data = {"stage": stage, "status": status, "attempt": self.attempt}
         self._insist(lambda: self.jobs.append_event(self.job_id, "stage", data, token=self.token))
-
-
-class _GaveUp(Exception):
-    """Redis stays away, and this worker may wait no longer."""

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
-from shared.retention import DAY_S, Retention, stage_lease
+from shared.retention import DAY_S, Retention
 from shared.schemas.job import JobStatus, Stage, StageStatus
 from shared.schemas.manifest import Manifest
 from shared.schemas.registry import DraftRecord
-from shared.stage_keys import DAMAGED_PREFIX
+from shared.stage_keys import DAMAGED_PREFIX, stage_lease
 from tests.support.gateway_process import ROOT
 from tests.support.stage_store import StageStore
 

@@ -6,6 +6,7 @@ import pytest
 
 from services.worker.pipeline import JobRun
 from shared.schemas.job import JobStatus
+from shared.settings import Settings
 
 
 @pytest.mark.parametrize(("wait_s", "order"), [(15.0, ["back_off", "release_run"]), (None, ["release_run", "enqueue"])])
@@ -13,5 +14,6 @@ def test_a_reconciler_that_looks_in_between_sees_no_attempt_that_need_not_wait(w
     run, calls = JobRun.__new__(JobRun), Mock()
     run.job_id, run.token, run.control = "job", "token", Mock(held=[])
     run.jobs = run.queue = calls
+    run.settings = Settings()
     run._follow(Mock(status=JobStatus.RUNNING, attempt=2, retry_after_s=wait_s))
     assert [call[0] for call in calls.method_calls] == order
