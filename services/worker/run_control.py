@@ -69,9 +69,7 @@ class RunControl:
         self._next_check = moment + CHECK_INTERVAL_S
         try:
             self._check_record()
-            if moment >= self._next_renewal:
-                self._renew()
-                self._next_renewal = moment + self.lease_s / 3
+            self._renew_if_due()
         except RedisError as error:
             log.warning("job %s: Redis does not answer, going on: %s", self.job_id, error)
 
@@ -210,20 +208,30 @@ class RunControl:
             raise PauseRequested
 
     def _renew_until(self, stop: threading.Event) -> None:
-        while not stop.wait(self.lease_s / 3):
+        while not stop.wait(CHECK_INTERVAL_S):
             try:
-                self._renew()
+                self._renew_if_due()
             except RedisError as error:
                 log.warning("job %s: Redis does not answer, the run's lease is not renewed: %s", self.job_id, error)
             except Fenced:
                 return  # the record will say so, too
+
+    def _renew_if_due(self) -> None:
+        """Renew all leases when a third of their time has passed.
+
+        At once where the run's own is gone, as after Redis was emptied: before somebody takes the run for dead.
+        """
+        moment = time.monotonic()
+        if moment >= self._next_renewal or self.jobs.run_token(self.job_id) is None:
+            self._renew()
+            self._next_renewal = moment + self.lease_s / 3
 
     def _renew(self) -> None:
         if not self.jobs.acquire_run(self.job_id, self.token, self.lease_s):
             raise Fenced(self.job_id)
         if self.held and not self.jobs.acquire_keys(self.held, self.token, self.lease_s):
             raise Fenced(self.job_id)
-        for gpu, holder in self._gpus.items():
+        for gpu, holder in list(self._gpus.items()):
             if not self.gpu_leases.renew(holder, [gpu], self.lease_s):
                 raise Fenced(self.job_id)
         self._renew_verifiers()

@@ -5,7 +5,6 @@ import logging
 import shutil
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 
 from services.worker.damage import damaged_outputs, is_whole, set_aside
 from services.worker.gpu_locks import is_real
@@ -25,16 +24,13 @@ from shared.errors import ArtifactStoreError, StatusReason
 from shared.manifests import read_manifest
 from shared.schemas.job import ErrorDetail, JobRecord, Stage, now
 from shared.schemas.manifest import Manifest
-from shared.schemas.registry import DraftRecord
 from shared.schemas.spec import ManagedVerifier
 from shared.settings import Settings
-from shared.stage_keys import manifest_key, rowset_key, stage_folder, stage_key, stage_parameters
+from shared.stage_keys import manifest_key, rowset_key, stage_folder, stage_key, stage_lease, stage_parameters
 from shared.stage_logs import LogName, begin_log
-from shared.stored_documents import read_document
 from shared.verifier_config import capture_layer_ids
 
 log = logging.getLogger(__name__)
-DRAFT_ID_CHARACTERS = 20
 
 
 class StageFailed(Exception):
@@ -65,18 +61,20 @@ class StageAttempt:
         self.prefix = stage_folder(stage, self.key)
         self.manifest_key = manifest_key(stage, self.key)
         self.folder_key = f"{self.prefix}/attempts/{control.token}"
-        self.lease = stage_lease(stage, self.key)
+        self.lease = stage_lease(self.prefix)
 
     def finished(self) -> Manifest | None:
         """The manifest of an earlier or equal run, if one has finished and all its files are still there."""
-        manifest = read_manifest(self.store, self.manifest_key)
-        return manifest if manifest is not None and is_whole(self.store, manifest) else None
+        with self.control.kept_alive():  # to look at each of very many files may take longer than a lease
+            manifest = read_manifest(self.store, self.manifest_key)
+            return manifest if manifest is not None and is_whole(self.store, manifest) else None
 
     def set_aside_damaged(self) -> None:
         """Make room for a new manifest where the finished one or its files are damaged; needs the stage's lease."""
-        manifest = read_manifest(self.store, self.manifest_key)
-        if manifest is None or not is_whole(self.store, manifest):
-            set_aside(self.store, self.manifest_key, manifest)
+        with self.control.kept_alive():
+            manifest = read_manifest(self.store, self.manifest_key)
+            if manifest is None or not is_whole(self.store, manifest):
+                set_aside(self.store, self.manifest_key, manifest)
 
     def run(self, number: int, session: VerifierSession | None) -> Manifest:
         """Run the stage to its end in a child process.
@@ -93,7 +91,7 @@ class StageAttempt:
             ArtifactStoreError: the store cannot take what the stage writes.
             Interrupted, Fenced, EyrieError: see `StageSupervisor`, `VerifierSession` and `leased_gpus`.
         """
-        with self._travel():
+        with self.control.kept_alive():
             if self.stage == Stage.TRAIN:
                 rows = self.inputs.folders(self.stage)[Stage.CAPTURE] / "dataset"
                 require_learnable_rows(rows, self.record.spec.train)
@@ -121,7 +119,7 @@ class StageAttempt:
                     result = supervisor.run(self._clock(), grant)
                     seconds = round(time.monotonic() - started, 3)
             except Exception:
-                self.store.delete(f"{self.folder_key}/out")
+                self._remove(f"{self.folder_key}/out")
                 self._share(f"{self.folder_key}/work")
                 raise
             finally:
@@ -149,59 +147,37 @@ class StageAttempt:
 
     def commit(self, manifest: Manifest) -> Manifest:
         """Publish the stage's files, unless another attempt was first: then its manifest holds and ours are removed."""
-        with self._travel():
+        with self.control.kept_alive():
             self.store.publish(manifest.root)
-        if self.store.create(self.manifest_key, manifest.model_dump_json(indent=1).encode()):
-            self.store.delete(f"{self.folder_key}/work")
-            return manifest
-        self.store.delete(self.folder_key)
-        return Manifest.model_validate_json(self.store.read(self.manifest_key))
-
-    def register_draft(self, manifest: Manifest) -> str:
-        """Enter a publish stage's draft in the registry and return its id; equal stages name the same draft."""
-        draft_id = f"draft_{manifest.key[:DRAFT_ID_CHARACTERS]}"
-        record = DraftRecord(
-            id=draft_id,
-            job_id=manifest.job_id,
-            verifier=manifest.summary["verifier"],
-            algorithm=manifest.summary["algorithm"],
-            root=manifest.root,
-            manifest=self.manifest_key,
-            digest=manifest.digest(),
-            bytes=sum(file.size for file in manifest.files),
-            evaluation=manifest.summary["evaluation"],
-            gate=manifest.summary["gate"],
-            created_at=manifest.created_at,
-        )
-        key, content = f"drafts/{draft_id}.json", record.model_dump_json(indent=1).encode()
-        if not self.store.create(key, content):
-            known = read_document(self.store, key, DraftRecord, "it is written again")
-            if known is None or known.root != record.root:  # its files were lost, and were made again elsewhere
-                self.store.write(key, content)
-        return draft_id
+            if self.store.create(self.manifest_key, manifest.model_dump_json(indent=1).encode()):
+                self.store.delete(f"{self.folder_key}/work")
+                return manifest
+            self.store.delete(self.folder_key)
+            return Manifest.model_validate_json(self.store.read(self.manifest_key))
 
     def discard_others(self) -> None:
         """Remove what other attempts at the finished stage left; to be called while the stage is leased."""
-        for token in self.store.list(f"{self.prefix}/attempts"):
-            if token != self.control.token:
-                with contextlib.suppress(ArtifactStoreError):  # one that was fenced may still be writing
-                    self.store.delete(f"{self.prefix}/attempts/{token}")
-
-    def _travel(self) -> AbstractContextManager[None]:
-        """Around what brings files to or from another machine: the run stays alive however long that takes."""
-        return self.control.kept_alive() if self.store.remote else contextlib.nullcontext()
+        with self.control.kept_alive():
+            for token in self.store.list(f"{self.prefix}/attempts"):
+                if token != self.control.token:
+                    with contextlib.suppress(ArtifactStoreError):  # one that was fenced may still be writing
+                        self.store.delete(f"{self.prefix}/attempts/{token}")
 
     def _share(self, key: str) -> None:
         """Let another machine go on with what is here, if that can be: what ended the stage is never replaced by it."""
         try:
-            with self._travel():
+            with self.control.kept_alive():
                 self.store.publish(key)
         except Exception as error:
             log.warning("job %s: %s was not published: %s", self.record.id, key, error)
 
     def _clear(self, reason: StatusReason) -> None:
         """Remove what a failed attempt half made; what a later one can take over stays, if another try can help."""
-        self.store.delete(self.folder_key if reason == StatusReason.USER_ERROR else f"{self.folder_key}/out")
+        self._remove(self.folder_key if reason == StatusReason.USER_ERROR else f"{self.folder_key}/out")
+
+    def _remove(self, key: str) -> None:
+        with self.control.kept_alive():
+            self.store.delete(key)
 
     def _clock(self) -> StageClock:
         managed = self.record.spec.verifier.managed or ManagedVerifier()
@@ -213,7 +189,7 @@ class StageAttempt:
             manifest = read_manifest(self.store, made.manifest)
             if name not in names or manifest is None or manifest.digest() != made.digest:
                 continue
-            lease = stage_lease(name, manifest.key)
+            lease = stage_lease(stage_folder(name, manifest.key))
             if self.control.hold([lease]):
                 try:
                     set_aside(self.store, made.manifest, manifest)
@@ -256,8 +232,3 @@ class StageAttempt:
             served_model=served_model_name(self.record.spec),
             gpu_verifier=any(is_real(gpu) for gpu in self.gpus.ids),
         )
-
-
-def stage_lease(stage: Stage, key: str) -> str:
-    """Name of the lease under which one run computes a stage key."""
-    return f"stage:{stage}:{key}"
