@@ -6,7 +6,6 @@ so that stages can clean up.
 """
 
 import contextlib
-import errno
 import importlib
 import os
 import signal
@@ -24,8 +23,9 @@ from services.worker.salvage import salvage
 from services.worker.stage_context import Reporter, StageContext
 from services.worker.stage_run import STORE_UNUSABLE, StageResult, StageRun
 from services.worker.supervision import die_with_parent
+from services.worker.unexpected import unexpected
 from shared.artifact_store import file_sha256
-from shared.errors import ArtifactStoreError, EyrieError, StatusReason
+from shared.errors import ArtifactStoreError, EyrieError
 from shared.schemas.job import ErrorDetail
 from shared.schemas.manifest import FileEntry, Manifest
 
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
         result = StageResult(error=detail, seconds=time.monotonic() - started)
     except Exception as error:
         _log_exception()
-        result = StageResult(error=_unexpected(error, run), seconds=time.monotonic() - started)
+        result = StageResult(error=unexpected(error, str(run.stage)), seconds=time.monotonic() - started)
     try:
         _write_whole(Path(arguments[1]), result.model_dump_json())
     except OSError:
@@ -105,20 +105,6 @@ def _context(run: StageRun, upstream: Mapping[str, Manifest]) -> StageContext:
         report=Reporter.from_environment(),
         input_digests=run.input_digests,
         books=read_books(upstream),
-    )
-
-
-def _unexpected(error: Exception, run: StageRun) -> ErrorDetail:
-    reason = StatusReason.OOM_HOST if isinstance(error, MemoryError) else StatusReason.INTERNAL
-    if os.strerror(errno.ENOSPC) in str(error):  # safetensors and torch have no OSError for it
-        reason = StatusReason.ARTIFACT_STORE
-    if type(error).__name__ == "OutOfMemoryError":  # torch's, which this process need not have imported
-        reason = StatusReason.OOM_GPU
-    return ErrorDetail(
-        reason=reason,
-        message=f"{type(error).__name__}: {error}"[:2000],
-        where=str(run.stage),
-        hint="the stage's log has the details",
     )
 
 

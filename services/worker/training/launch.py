@@ -16,15 +16,18 @@ from typing import Any
 
 from services.worker.integrations import trainer_variables, without_loggers
 from services.worker.stage_context import Reporter
+from services.worker.stage_run import STORE_UNUSABLE
 from services.worker.training.event_follower import EventFollower
 from services.worker.training.log_files import continue_logs
 from services.worker.training.run_config import CONFIG_NAME, LOGS_NAME, RunConfig
-from shared.errors import DivergedError, EyrieError, InternalError, StatusReason, UserError
+from shared.errors import ArtifactStoreError, DivergedError, EyrieError, InternalError, StatusReason, UserError
 from shared.settings import get_settings
 
-MODULE = "services.worker.training.main"
+MODULE, RANKS = "services.worker.training.main", "services.worker.training.ranks"
+KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # the trainer, or a rank of several
 REPOSITORY = Path(__file__).parents[3]
 POLL_S = 0.1
+LESS_HOST_MEMORY = "lower train.num_workers or train.pack_length"
 
 
 class OutOfMemoryError(EyrieError):
@@ -52,23 +55,15 @@ def run_trainer(config: RunConfig, gpus: Sequence[str], report: Reporter) -> Non
     finally:
         _end(process, grace_s)
         follower.relay()
-    if follower.failure is not None:
-        raise failure(follower.failure)
-    if process.returncode == -signal.SIGKILL:
-        raise OutOfMemoryError(
-            StatusReason.OOM_HOST,
-            "the trainer was killed (signal 9), most often because host memory ran out",
-            "lower train.num_workers or train.pack_length",
-        )
-    if process.returncode != 0:
-        raise InternalError(f"the trainer ended with status {process.returncode}", hint="the stage's log says why")
+    if process.returncode != 0 or follower.failure is not None:
+        raise ending(process.returncode, follower.failure)
 
 
 def command(config: Path, gpus: int, grace_s: int) -> list[str]:
     """The trainer's command line for so many GPUs (0: the CPU); its ranks have `grace_s` to save what they have."""
     if gpus < 2:
         return [sys.executable, "-m", MODULE, str(config)]
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(gpus)]
+    torchrun = ["-m", RANKS, "--standalone", "--nproc-per-node", str(gpus)]
     torchrun += ["--shutdown-timeout", str(grace_s)]  # torchrun's own is 30 s
     return [sys.executable, *torchrun, "-m", MODULE, str(config)]
 
@@ -98,6 +93,25 @@ def _with_loggers(config: RunConfig, gpus: Sequence[str]) -> dict[str, str]:
     return without_loggers(own) | trainer_variables(config.integrations, logs, own)
 
 
+def ending(status: int, told: Mapping[str, Any] | None) -> EyrieError:
+    """Why the trainer did not end well; `told` is its own account of it, if it gave one.
+
+    Ranks that miss a killed one fail, too, and say so.
+    """
+    if status in KILLED and (told is None or told["reason"] == StatusReason.INTERNAL):
+        return OutOfMemoryError(
+            StatusReason.OOM_HOST,
+            "the trainer was killed (signal 9), most often because host memory ran out",
+            LESS_HOST_MEMORY,
+        )
+    if told is not None:
+        return failure(told)
+    hint = "the stage's log says why"
+    if status == STORE_UNUSABLE:
+        return ArtifactStoreError("the trainer could not write its files", where="train", hint=hint)
+    return InternalError(f"the trainer ended with status {status}", hint=hint)
+
+
 def failure(event: Mapping[str, Any]) -> EyrieError:
     """The trainer's `failed` event as the error it was."""
     reason, message = StatusReason(event["reason"]), str(event["message"])
@@ -105,8 +119,8 @@ def failure(event: Mapping[str, Any]) -> EyrieError:
     if reason is StatusReason.OOM_GPU:
         return OutOfMemoryError(reason, message, "lower train.pack_length or lease larger GPUs")
     if reason is StatusReason.OOM_HOST:
-        return OutOfMemoryError(reason, message, "lower train.num_workers or train.pack_length")
-    known = {StatusReason.DIVERGED: DivergedError, StatusReason.USER_ERROR: UserError}
+        return OutOfMemoryError(reason, message, LESS_HOST_MEMORY)
+    known = {known.reason: known for known in (DivergedError, UserError, ArtifactStoreError)}
     return known.get(reason, InternalError)(message, where=where, hint=hint)
 
 

@@ -1,9 +1,11 @@
 """The trainer process: `python -m services.worker.training.main CONFIG.json`, or the same under torchrun.
 
 Reads a `RunConfig`, runs speculators' `cli.main` with our trainer in its place, and leaves `result.json`. It exits
-with 0 when done, 143 when stopped with its state saved, 1 with a `failed` event otherwise.
+with 0 when done, 143 when stopped with its state saved, 1 with a `failed` event otherwise, and `STORE_UNUSABLE` where
+not even that could be written.
 """
 
+import contextlib
 import functools
 import os
 import signal
@@ -14,6 +16,7 @@ from pathlib import Path
 import torch
 from speculators.train import cli
 
+from services.worker.stage_run import STORE_UNUSABLE
 from services.worker.supervision import die_with_parent
 from services.worker.training import cpu_adapter, loggers, packed_loss, verifier_weights
 from services.worker.training.events import EventWriter
@@ -22,7 +25,9 @@ from services.worker.training.library_config import library_config
 from services.worker.training.run_config import RunConfig
 from services.worker.training.stop_signal import TrainingStoppedError
 from services.worker.training.trainer import EyrieTrainer
-from shared.errors import EyrieError, StatusReason
+from services.worker.unexpected import unexpected
+from shared.errors import EyrieError
+from shared.schemas.job import ErrorDetail
 
 STOPPED = 128 + signal.SIGTERM
 
@@ -38,9 +43,13 @@ def main(arguments: list[str]) -> int:
     except TrainingStoppedError:
         return STOPPED
     except Exception as error:
-        traceback.print_exc()
-        # Any rank may be the one that failed.
-        EventWriter(run.run, active=True).event("failed", rank=rank, **describe(error))
+        with contextlib.suppress(OSError):  # the log lies in the store, which may be full
+            traceback.print_exc()
+        try:
+            # Any rank may be the one that failed.
+            EventWriter(run.run, active=True).event("failed", rank=rank, **describe(error))
+        except OSError:
+            return STORE_UNUSABLE
         return 1
     return 0
 
@@ -61,24 +70,8 @@ def train(run: RunConfig, writer: EventWriter) -> None:
 
 def describe(error: Exception) -> dict[str, str]:
     """A failure as the stage can raise it again: reason, message, where, hint."""
-    if isinstance(error, EyrieError):
-        return {
-            "reason": error.reason,
-            "message": error.message,
-            "where": error.where,
-            "hint": error.hint,
-        }
-    reason = StatusReason.INTERNAL
-    if isinstance(error, torch.OutOfMemoryError):
-        reason = StatusReason.OOM_GPU
-    elif isinstance(error, MemoryError):
-        reason = StatusReason.OOM_HOST
-    return {
-        "reason": reason,
-        "message": f"{type(error).__name__}: {error}"[:2000],
-        "where": "",
-        "hint": "",
-    }
+    detail = ErrorDetail.from_error(error) if isinstance(error, EyrieError) else unexpected(error, "train")
+    return {"reason": detail.reason, "message": detail.message, "where": detail.where, "hint": detail.hint}
 
 
 if __name__ == "__main__":

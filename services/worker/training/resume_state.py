@@ -95,7 +95,8 @@ def save_point(
     """Write a resume point and drop all but the newest two; returns its folder.
 
     Raises:
-        OSError: the disk is full or read only; the earlier points are still whole then.
+        OSError, or what torch and safetensors make of it: the disk is full or read only; the earlier points are still
+            whole then, and nothing is left of this one.
     """
     parent = run_folder / RESUME_NAME
     target = parent / f"step_{position.step}"
@@ -103,20 +104,24 @@ def save_point(
     for unfinished in parent.glob(".step_*"):  # of a save that was killed
         shutil.rmtree(unfinished, ignore_errors=True)
     temporary.mkdir(parents=True)
-    save_file(
-        {name: tensor.detach().float().cpu().contiguous() for name, tensor in weights.items()},
-        temporary / WEIGHTS,
-    )
     state = {
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "schedulers": [scheduler.state_dict() for scheduler in schedulers],
         "random": _random_states(),
     }
-    torch.save(state, temporary / OPTIMIZER)
-    if best is not None:
-        _link(best, temporary / BEST)
-    (temporary / POSITION).write_text(position.model_dump_json())
-    _seal(temporary)
+    try:
+        save_file(
+            {name: tensor.detach().float().cpu().contiguous() for name, tensor in weights.items()},
+            temporary / WEIGHTS,
+        )
+        torch.save(state, temporary / OPTIMIZER)
+        if best is not None:
+            _link(best, temporary / BEST)
+        (temporary / POSITION).write_text(position.model_dump_json())
+        _seal(temporary)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)  # half a point on a full volume is space lost
+        raise
     # A point of the same step that is already there holds the same weights, perhaps before their validation.
     shutil.rmtree(target, ignore_errors=True)
     temporary.rename(target)

@@ -1,7 +1,10 @@
 """Resume points are complete or not there."""
 
+import errno
+import os
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -33,6 +36,17 @@ def test_only_two_points_are_kept(tmp_path: Path) -> None:
     for step in (2, 10, 3, 11):
         write(tmp_path, step)
     assert sorted(path.name for path in (tmp_path / "resume").iterdir()) == ["step_10", "step_11"]
+
+
+@pytest.mark.parametrize("file", ["weights.safetensors", "optimizer.pt", "position.json"])
+def test_half_a_point_takes_no_room_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
+    write(tmp_path, 5)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    save = {"weights.safetensors": "save_file", "optimizer.pt": "torch.save", "position.json": "_seal"}[file]
+    monkeypatch.setattr(f"services.worker.training.resume_state.{save}", Mock(side_effect=full))
+    with pytest.raises(OSError, match="No space left"):
+        write(tmp_path, 6)
+    assert [path.name for path in (tmp_path / "resume").iterdir()] == ["step_5"]
 
 
 DAMAGE = [

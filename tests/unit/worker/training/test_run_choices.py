@@ -1,21 +1,28 @@
 """What a run decides before it trains: attention, library options, names, steps."""
 
 import dataclasses
+import errno
+import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from services.worker.stage_context import StageContext
+from services.worker.stage_run import STORE_UNUSABLE
 from services.worker.training.attention import choose_attention
-from services.worker.training.launch import command, environment, failure
+from services.worker.training.launch import KILLED, RANKS, command, ending, environment, failure
 from services.worker.training.library_config import library_config, split_ratio
+from services.worker.training.main import main
 from services.worker.training.prepare_run import prepare_run
 from services.worker.training.resume_state import fingerprint
+from services.worker.training.run_config import CONFIG_NAME, EVENTS_NAME, RunConfig
 from services.worker.training.step_plan import StepPlan, plan_steps
-from shared.errors import DivergedError, InternalError, StatusReason, UserError
+from shared.errors import ArtifactStoreError, DivergedError, InternalError, StatusReason, UserError
 from shared.verifier_config import public_model_name
 from tests.unit.worker.training.conftest import Inputs
 
@@ -138,8 +145,8 @@ def test_steps_are_counted_for_each_epoch_and_end_at_max_steps() -> None:
 
 
 def test_torchrun_is_used_for_several_gpus_only(tmp_path: Any) -> None:
-    assert "torch.distributed.run" not in command(tmp_path, 0, 300)
-    assert "torch.distributed.run" not in command(tmp_path, 1, 300)
+    assert RANKS not in command(tmp_path, 0, 300)
+    assert RANKS not in command(tmp_path, 1, 300)
     several = command(tmp_path, 4, 300)
     assert several[several.index("--nproc-per-node") + 1] == "4"
     assert several[several.index("--shutdown-timeout") + 1] == "300", "torchrun would kill its ranks after 30 s"
@@ -152,6 +159,32 @@ def test_the_trainers_failure_keeps_its_reason() -> None:
     assert out_of_memory.reason is StatusReason.OOM_GPU
     assert isinstance(failure({"reason": "diverged", "message": "nan"}), DivergedError)
     assert isinstance(failure({"reason": "internal", "message": "?"}), InternalError)
+    assert isinstance(failure({"reason": "artifact_store", "message": "full"}), ArtifactStoreError)
+
+
+@pytest.mark.parametrize("status", KILLED)
+def test_a_killed_rank_is_no_defect_whatever_the_ranks_say_that_miss_it(status: int) -> None:
+    lost = {"reason": "internal", "message": "RuntimeError: Connection closed by peer"}
+    assert ending(status, None).reason is ending(status, lost).reason is StatusReason.OOM_HOST
+    assert ending(status, {"reason": "oom_gpu", "message": "?"}).reason is StatusReason.OOM_GPU
+    assert ending(1, lost).reason is ending(1, None).reason is StatusReason.INTERNAL
+
+
+def test_a_trainer_that_cannot_even_say_so_tells_of_a_full_disk_by_its_status(tmp_path: Path) -> None:
+    run = RunConfig.model_construct(run=tmp_path)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with (
+        patch.object(RunConfig, "model_validate_json", return_value=run),
+        patch("services.worker.training.main.train", side_effect=full),
+        patch("services.worker.training.main.die_with_parent"),
+    ):
+        (tmp_path / CONFIG_NAME).touch()
+        assert main([str(tmp_path / CONFIG_NAME)]) == 1
+        assert json.loads((tmp_path / EVENTS_NAME).read_text())["reason"] == "artifact_store"
+        (tmp_path / EVENTS_NAME).unlink()
+        (tmp_path / EVENTS_NAME).symlink_to("/dev/full")
+        assert main([str(tmp_path / CONFIG_NAME)]) == STORE_UNUSABLE
+    assert ending(STORE_UNUSABLE, None).reason is StatusReason.ARTIFACT_STORE
 
 
 @pytest.mark.data
