@@ -21,7 +21,8 @@ class Rebuilder:
 
     def __init__(self, jobs: JobStore, queue: JobQueue) -> None:
         self.jobs, self.queue = jobs, queue
-        self._unreadable: set[str] = set()
+        self._passed_over: set[str] = set()
+        self._was_done = False
 
     def is_done(self) -> bool:
         """Tell whether Redis has had all jobs since it was emptied last."""
@@ -37,16 +38,24 @@ class Rebuilder:
         return True
 
     def step(self) -> bool:
-        """Put a batch back; True when nothing was left to put back."""
-        missing = sorted(self.jobs.archive.ids() - set(self.jobs.list_ids()) - self._unreadable)
+        """Put a batch back; True when nothing was left to put back.
+
+        What cannot be read is passed over until Redis is emptied again; what is not admitted yet, in this pass only.
+        """
+        if self._was_done and not self.is_done():
+            self._passed_over.clear()
+            self._was_done = False
+        missing = sorted(self.jobs.archive.ids() - set(self.jobs.list_ids()) - self._passed_over)
         for job_id in missing[:BATCH]:
             record = self.jobs.recover(job_id)
             if record is not None:
                 self._enqueue(record)
             elif self.jobs.archive.load(job_id) is None:
-                self._unreadable.add(job_id)
+                self._passed_over.add(job_id)
         if len(missing) <= BATCH:
             self.jobs.redis.set(MARK, "1")
+            self._was_done = True
+            self._passed_over = {job_id for job_id in self._passed_over if self.jobs.archive.has(job_id)}
         return len(missing) <= BATCH
 
     def _enqueue(self, record: JobRecord) -> None:

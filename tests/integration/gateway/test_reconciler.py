@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from services.gateway import reconciler
+from services.gateway import rebuild, reconciler
 from services.gateway.idempotency import IdempotencyKeys
 from services.gateway.reconciler import LEASE_KEY, Reconciler
 from shared import attempts
 from shared.artifact_store import LocalArtifactStore
 from shared.errors import ArtifactStoreError, StatusReason
+from shared.ids import new_id
 from shared.job_store import JobStore
 from shared.presets import resolve
 from shared.queue import JobQueue
@@ -207,6 +208,44 @@ def test_a_damaged_document_in_the_store_stops_nothing(world: World) -> None:
     world.redis.flushall()
     world.reconciler.round()
     assert world.jobs.list_ids() == [job_id]
+
+
+@pytest.mark.parametrize("document", [None, b"{"])
+def test_a_job_that_could_not_be_read_once_is_put_back_after_redis_is_emptied(
+    world: World, document: bytes | None
+) -> None:
+    job_id, path = world.create(), world.jobs.artifacts.root / "jobs"
+    admitted = (path / job_id / "job.json").read_bytes()
+    world.redis.flushall()
+    (path / job_id / "job.json").unlink()
+    if document is not None:
+        (path / job_id / "job.json").write_bytes(document)
+    world.reconciler.round()
+    assert world.jobs.list_ids() == []
+    (path / job_id / "job.json").write_bytes(admitted)  # its admission has ended, or an operator has restored it
+    world.redis.flushall()
+    world.reconciler.round()
+    assert (world.jobs.list_ids(), world.queue.jobs_in_line()) == ([job_id], [job_id])
+
+
+def test_a_job_whose_gateway_died_as_it_was_admitted_is_put_back_with_redis_as_it_was(world: World) -> None:
+    job_id, path = world.create(), world.jobs.artifacts.root / "jobs"
+    world.redis.flushall()
+    (path / job_id / "job.json").rename(path / "admitted")
+    world.reconciler.round()
+    (path / "admitted").rename(path / job_id / "job.json")
+    for _ in range(reconciler.HOUSEKEEPING_ROUNDS):
+        world.reconciler.round()
+    assert (world.jobs.list_ids(), world.queue.jobs_in_line()) == ([job_id], [job_id])
+
+
+def test_more_unreadable_jobs_than_a_batch_end_a_rebuild(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebuild, "BATCH", 2)
+    for _ in range(5):
+        world.jobs.artifacts.write(f"jobs/{new_id('job')}/job.json", b"{")
+        world.jobs.artifacts.folder(f"jobs/{new_id('job')}")
+    assert world.reconciler.rebuilder.finish(10)
+    assert any(world.reconciler.rebuilder.step() for _ in range(4))
 
 
 def test_one_of_several_holds_the_lease_and_gives_it_back(world: World) -> None:
