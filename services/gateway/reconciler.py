@@ -167,11 +167,11 @@ class Reconciler:
         moment = self.jobs.artifacts.now() if names else 0.0
         for name in names:
             try:
-                path = self.jobs.artifacts.path(f"{STAGING}/{name}")
-                if moment - path.stat().st_mtime > STAGED_KEPT_S:
-                    self.jobs.artifacts.delete(f"{STAGING}/{name}")
-            except (KeyError, FileNotFoundError):
+                _, changed = self.jobs.artifacts.measure(f"{STAGING}/{name}")
+            except KeyError:
                 continue
+            if moment - changed > STAGED_KEPT_S:
+                self.jobs.artifacts.delete(f"{STAGING}/{name}")
 
 
 class _Moved(Exception):

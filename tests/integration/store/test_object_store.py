@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import httpx
 import pytest
@@ -15,10 +16,13 @@ from boto3.exceptions import RetriesExceededError
 from botocore.exceptions import ReadTimeoutError
 from botocore.httpsession import URLLib3Session
 
+from services.gateway.reconciler import Reconciler
 from shared.artifact_store import LocalArtifactStore, file_sha256
 from shared.errors import ArtifactStoreError, UserError
+from shared.job_store import JobStore
 from shared.object_store import ATTEMPTS, CONNECT_TIMEOUT_S, READ_TIMEOUT_S, ObjectArtifactStore
 from shared.schemas.manifest import FileEntry
+from shared.settings import Settings
 from tests.support.s3_server import BUCKET, s3_server
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -203,6 +207,19 @@ def test_a_file_that_does_not_come_down_is_an_error_of_the_store(
     monkeypatch.setattr(store.client, "download_file", give_up)
     with pytest.raises(ArtifactStoreError, match="EYRIE_STORE_URL"):
         store.path("drafts/a")
+
+
+def test_a_reconciler_downloads_nothing_of_what_was_moved_out_of_the_way(tmp_path: Path) -> None:
+    store = ObjectArtifactStore(f"{URL}/{tmp_path.name}", tmp_path)
+    store.write("jobs/job_1/logs/train-1.log", b"much")
+    store.move("jobs/job_1", "staging/gone_1")  # and its gateway died before it was deleted
+    mover = Reconciler(JobStore(Mock(), store), Mock(), Settings())
+    mover._sweep()
+    assert store.exists("staging/gone_1/logs/train-1.log")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    with patch.object(store, "now", return_value=store.now() + 2 * 86_400):
+        mover._sweep()
+    assert not store.exists("staging/gone_1")
 
 
 def test_a_call_that_hangs_is_given_up_in_seconds(tmp_path: Path) -> None:
