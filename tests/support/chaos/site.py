@@ -3,6 +3,7 @@
 Whatever is started here is known by its process; nothing else is ever touched.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -114,19 +115,17 @@ class ChaosSite:
         return found
 
     def close(self) -> list[str]:
-        """End what was started; returns the command lines of stage processes that had to be ended by force."""
+        """End what was started; returns the command lines of processes that had to be ended by force."""
         for process in self.workers:
             _signal(process, signal.SIGCONT)
             _signal(process, signal.SIGTERM)
-        for process in self.workers:
-            _wait(process)
-        left = [" ".join(process.cmdline()) for process in self.run_processes()]
-        for process in self.run_processes():
-            process.kill()
+        left = [line for process in self.workers for line in _wait(process)]
+        for stray in self.run_processes():
+            left.append(_command(stray))
+            stray.kill()
         for _, gateway in self.gateways:
             _signal(gateway, signal.SIGTERM)
-        for _, gateway in self.gateways:
-            _wait(gateway)
+        left += [line for _, gateway in self.gateways for line in _wait(gateway)]
         self.redis.stop()
         return left
 
@@ -175,11 +174,17 @@ def _signal(process: Process, number: signal.Signals) -> None:
         process.send_signal(number)
 
 
-def _wait(process: Process) -> None:
+def _wait(process: Process) -> list[str]:
+    """Wait for a process to end; if it does not, kill it with all below it, and return their command lines."""
     try:
         process.wait(END_S)
     except subprocess.TimeoutExpired:
-        for child in psutil.Process(process.pid).children(recursive=True):
-            child.kill()
-        process.kill()
+        stubborn = psutil.Process(process.pid)
+        tree = [*stubborn.children(recursive=True), stubborn]
+        lines = [_command(one) for one in tree]
+        for one in tree:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
         process.wait()
+        return lines
+    return []
