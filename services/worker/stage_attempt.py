@@ -4,12 +4,13 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from services.worker.beside import beside
 from services.worker.damage import damaged_outputs, is_whole, set_aside
 from services.worker.gpu_locks import is_real
 from services.worker.gpus import LocalGpus, leased_gpus
-from services.worker.log_upload import LogUpload
+from services.worker.log_upload import shown_logs
 from services.worker.row_sets import RowSets
 from services.worker.run_control import RunControl
 from services.worker.stage_clock import StageClock
@@ -108,10 +109,8 @@ class StageAttempt:
             log_path = begin_log(self.store, self.record.id, LogName(self.stage, number))
             grace_s, reached = self.settings.stop_grace_s, self.record.stage(self.stage).progress
             try:
-                with (
-                    LogUpload(self.store, self.control),
-                    StoreWatch(self.store, self.settings, self.stage) as watch,
-                ):
+                watch = StoreWatch(self.store, self.settings, self.stage)
+                with shown_logs(self.store, self.control), beside(self.control, "store-watch", watch.look):
                     supervisor = StageSupervisor(
                         document, folder, log_path, self.control, grace_s, watch.check, reached, number
                     )
@@ -119,14 +118,14 @@ class StageAttempt:
                     result = supervisor.run(self._clock(), grant)
                     seconds = round(time.monotonic() - started, 3)
             except Exception:
-                self._remove(f"{self.folder_key}/out")
-                self._share(f"{self.folder_key}/work")
+                self._afterwards(self.store.delete, f"{self.folder_key}/out")
+                self._afterwards(self.store.publish, f"{self.folder_key}/work")
                 raise
             finally:
-                self._share(f"jobs/{self.record.id}/logs")
+                self._afterwards(self.store.publish, f"jobs/{self.record.id}/logs")
         if result.error is not None:
             self._clear(result.error.reason)
-            self._share(f"{self.folder_key}/work")
+            self._afterwards(self.store.publish, f"{self.folder_key}/work")
             self._set_inputs_aside(result.damaged_inputs)
             raise StageFailed(result.error)
         return Manifest(
@@ -163,21 +162,18 @@ class StageAttempt:
                     with contextlib.suppress(ArtifactStoreError):  # one that was fenced may still be writing
                         self.store.delete(f"{self.prefix}/attempts/{token}")
 
-    def _share(self, key: str) -> None:
-        """Let another machine go on with what is here, if that can be: what ended the stage is never replaced by it."""
+    def _afterwards(self, action: Callable[[str], None], key: str) -> None:
+        """Tidy up, or let another machine go on, if that can be: what ended the stage is never replaced by it."""
         try:
             with self.control.kept_alive():
-                self.store.publish(key)
+                action(key)
         except Exception as error:
-            log.warning("job %s: %s was not published: %s", self.record.id, key, error)
+            log.warning("job %s: what followed its %s stage failed at %s: %s", self.record.id, self.stage, key, error)
 
     def _clear(self, reason: StatusReason) -> None:
         """Remove what a failed attempt half made; what a later one can take over stays, if another try can help."""
-        self._remove(self.folder_key if reason == StatusReason.USER_ERROR else f"{self.folder_key}/out")
-
-    def _remove(self, key: str) -> None:
-        with self.control.kept_alive():
-            self.store.delete(key)
+        whole = reason == StatusReason.USER_ERROR
+        self._afterwards(self.store.delete, self.folder_key if whole else f"{self.folder_key}/out")
 
     def _clock(self) -> StageClock:
         managed = self.record.spec.verifier.managed or ManagedVerifier()

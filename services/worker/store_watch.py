@@ -1,15 +1,12 @@
 """Keeps a stage from filling the artifact store: before it starts, and while it runs.
 
-Before: a stage that cannot fit even at its least is refused. While it runs a thread looks every few seconds; once the
+Before: a stage that cannot fit even at its least is refused. While it runs it is looked at every few seconds; once the
 quota or the floor of free space is passed, `check` raises, and the supervisor ends the stage. What is whole of it is
 kept for the next attempt.
 """
 
 import logging
-import threading
 import time
-from types import TracebackType
-from typing import Self
 
 from shared.artifact_store import LocalArtifactStore
 from shared.errors import ArtifactStoreError
@@ -45,26 +42,14 @@ def require_room(store: LocalArtifactStore, settings: Settings, stage: Stage, ne
 
 
 class StoreWatch:
-    """Looks at the store while a stage runs; use it as a context manager.
+    """Looks at the store while a stage runs: `look` is done beside it, `check` by whoever supervises it.
 
     A look that fails is not held against the stage: its own writes tell soon enough.
     """
 
     def __init__(self, store: LocalArtifactStore, settings: Settings, stage: Stage) -> None:
         self.store, self.settings, self.stage = store, settings, stage
-        self._end = threading.Event()
         self._over: ArtifactStoreError | None = None
-        self._thread = threading.Thread(target=self._look_on, name="store-watch", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end.set()
-        self._thread.join()
 
     def check(self) -> None:
         """To be called often; costs nothing.
@@ -75,15 +60,14 @@ class StoreWatch:
         if self._over is not None:
             raise self._over
 
-    def _look_on(self) -> None:
-        wait = 0.0
-        while not self._end.wait(wait):
-            started = time.monotonic()
-            try:
-                self._over = self._look()
-            except (ArtifactStoreError, OSError) as error:
-                log.warning("the store was not looked at: %s", error)
-            wait = max(INTERVAL_S, REST * (time.monotonic() - started))
+    def look(self) -> float:
+        """See what the store holds; returns the seconds after which to look again."""
+        started = time.monotonic()
+        try:
+            self._over = self._look()
+        except (ArtifactStoreError, OSError) as error:
+            log.warning("the store was not looked at: %s", error)
+        return max(INTERVAL_S, REST * (time.monotonic() - started))
 
     def _look(self) -> ArtifactStoreError | None:
         room = store_room(self.store, self.settings)
