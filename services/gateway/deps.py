@@ -58,7 +58,7 @@ def get_backend(request: Request) -> Backend:
 BackendDep = Annotated[Backend, Depends(get_backend)]
 
 
-def get_job(job_id: Annotated[str, Path(max_length=64, description="Id of a job.")], backend: BackendDep) -> JobRecord:
+def get_job(job_id: Annotated[str, Path(description="Id of a job.")], backend: BackendDep) -> JobRecord:
     """The record of the job in the path.
 
     Raises:

@@ -48,6 +48,7 @@ DETAILS = {
     404: "there is nothing at this address; GET /openapi.json lists what there is",
     405: "this address does not take this method; the Allow header lists those that it takes",
 }
+SHOWN_CHARACTERS = 80
 REASONS = {429: StatusReason.CAPACITY, 500: StatusReason.INTERNAL}
 SERVICE_PAGE = "docs/operations.md"  # for what is unavailable
 
@@ -88,9 +89,14 @@ class Problem(Exception):
 
 def not_found(what: str, name: str) -> Problem:
     """There is no such `what`, which the path names."""
-    message = f"there is no {what} {name!r}"
+    message = f"there is no {what} {shortened(name)!r}"
     parameter = "path" if what == "file" else f"{what.replace(' ', '_').lower()}_id"
     return Problem(404, message, errors=[{"source": "path", "pointer": f"/{parameter}", "message": message}])
+
+
+def shortened(name: str) -> str:
+    """A name as far as people read it; whoever asks may have sent kilobytes."""
+    return name if len(name) <= SHOWN_CHARACTERS else f"{name[: SHOWN_CHARACTERS - 1]}…"
 
 
 def describe(status: int) -> tuple[str, dict[str, Any]]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from services.gateway.problems import Problem
+from services.gateway.problems import Problem, shortened
 from services.gateway.registry.tags import DraftTags
 from shared.artifact_store import LocalArtifactStore
 from shared.ids import is_id, new_id
@@ -51,7 +51,7 @@ class DraftRegistry:
         Raises:
             Problem: 404, there is none; says when it was deleted.
         """
-        draft_id = name if is_id(name, "draft") else self._tagged(name)
+        draft_id = name if is_id(name, "draft") else self.tags.draft_of(name)
         record = self.get(draft_id) if draft_id else None
         if record is None:
             raise self._absent(name, draft_id, source, pointer)
@@ -130,15 +130,9 @@ class DraftRegistry:
                 self.store.delete(f"{DELETIONS}/{name}")
         return not self.store.exists(_key(draft_id))
 
-    def _tagged(self, tag: str) -> str | None:
-        try:
-            return self.tags.draft_of(tag)
-        except KeyError:  # nothing that a tag can be called
-            return None
-
     def _absent(self, name: str, draft_id: str | None, source: str, pointer: str) -> Problem:
         """There is no such draft; for one that was deleted, since when."""
-        detail = f"there is no draft {name!r}"
+        detail = f"there is no draft {shortened(name)!r}"
         with contextlib.suppress(KeyError, FileNotFoundError):
             path = self.store.path(f"{DELETED}/{draft_id}.json")
             deleted_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)

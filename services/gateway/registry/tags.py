@@ -7,6 +7,7 @@ second, and the tag ends on exactly one draft. The latest moves are kept: they s
 """
 
 import logging
+import re
 from datetime import datetime
 
 from pydantic import ValidationError
@@ -37,8 +38,8 @@ class DraftTags:
         self.store = store
 
     def draft_of(self, tag: str) -> str | None:
-        """Id of the draft that has a tag."""
-        return self._latest(tag)[1]
+        """Id of the draft that has a tag; None too for what no tag can be called."""
+        return self._latest(tag)[1] if re.fullmatch(TAG_PATTERN, tag) else None
 
     def by_draft(self) -> dict[str, list[str]]:
         """Tags of each draft that has some, sorted."""

@@ -57,9 +57,7 @@ def list_keys(backend: BackendDep, limit: Limit = 50, after: After = None) -> Pa
 
 
 @router.delete("/{key_id}", responses={409: {"description": "It is the only key, or that of the file"}})
-def delete_key(
-    key_id: Annotated[str, Path(max_length=64, description="Id of a key.")], backend: BackendDep
-) -> DeletedApiKey:
+def delete_key(key_id: Annotated[str, Path(description="Id of a key.")], backend: BackendDep) -> DeletedApiKey:
     """Have a key, and the page's sessions that began with it, work no longer; everywhere within seconds."""
     if key_id == FILE_KEY and backend.keys.has_first:
         raise Problem(

@@ -110,7 +110,7 @@ def list_datasets(
 
 
 @router.get("/{dataset_id}")
-def get_dataset(dataset_id: Annotated[str, Path(max_length=64)], backend: BackendDep) -> DatasetView:
+def get_dataset(dataset_id: Annotated[str, Path()], backend: BackendDep) -> DatasetView:
     """Show a dataset."""
     record = _read(backend.artifacts, dataset_id) if is_id(dataset_id, "ds") else None
     if record is None:
@@ -119,7 +119,7 @@ def get_dataset(dataset_id: Annotated[str, Path(max_length=64)], backend: Backen
 
 
 @router.delete("/{dataset_id}", responses={409: {"description": "A job, a draft or another dataset refers to it"}})
-def delete_dataset(dataset_id: Annotated[str, Path(max_length=64)], backend: BackendDep) -> DeletedView:
+def delete_dataset(dataset_id: Annotated[str, Path()], backend: BackendDep) -> DeletedView:
     """Delete a dataset. 409, with who refers to it, while a job, a draft or a composed dataset does."""
     try:
         remove_dataset(backend, get_dataset(dataset_id, backend))

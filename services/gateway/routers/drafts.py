@@ -27,7 +27,7 @@ from services.gateway.wire import DeletedView, DraftView, FileView, Page, draft_
 from shared.schemas.registry import DraftRecord
 
 router = APIRouter(prefix="/v1/drafts", tags=["drafts"], route_class=DocumentRoute)
-DraftName = Annotated[str, Path(max_length=64, description="Id of a draft, or one of its tags.")]
+DraftName = Annotated[str, Path(description="Id of a draft, or one of its tags.")]
 
 
 def get_registry(backend: BackendDep) -> DraftRegistry:

@@ -16,7 +16,7 @@ from services.gateway.problems import not_found
 from services.gateway.wire import Page
 
 router = APIRouter(prefix="/v1", tags=["fleet"])
-FleetId = Annotated[str, Path(max_length=128, description="Id as the list shows it.")]
+FleetId = Annotated[str, Path(description="Id as the list shows it.")]
 
 View = TypeVar("View", WorkerView, GpuView, VerifierView)
 

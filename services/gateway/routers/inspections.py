@@ -39,7 +39,7 @@ POLL_S = 0.2
     openapi_extra={"requestBody": INSPECTION_BODY},
 )
 async def inspect_dataset(
-    dataset_id: Annotated[str, Path(max_length=64)],
+    dataset_id: Annotated[str, Path()],
     request: Request,
     response: Response,
     backend: BackendDep,

@@ -58,7 +58,7 @@ def list_rows(
 
 
 @router.get("/{row_id}")
-def get_row(record: JobDep, backend: BackendDep, row_id: Annotated[str, Path(max_length=200)]) -> RowView:
+def get_row(record: JobDep, backend: BackendDep, row_id: Annotated[str, Path()]) -> RowView:
     """Show a row with its mask: runs of ids that are learnt and runs that are context, as text where the job's verifier
     still runs."""
     row = find_row(rows_of(backend.artifacts, record), row_id)

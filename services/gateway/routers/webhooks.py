@@ -54,9 +54,7 @@ class DeletedWebhook(BaseModel):
     deleted: Literal[True] = True
 
 
-def find_webhook(
-    webhook_id: Annotated[str, Path(max_length=64, description="Id of a webhook.")], backend: BackendDep
-) -> Webhook:
+def find_webhook(webhook_id: Annotated[str, Path(description="Id of a webhook.")], backend: BackendDep) -> Webhook:
     """The webhook in the path."""
     webhook = Webhooks(backend.artifacts).get(webhook_id)
     if webhook is None:

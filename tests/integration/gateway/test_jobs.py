@@ -200,6 +200,7 @@ def test_logs_are_text_by_stage(http: httpx.Client, dataset: str, store: LocalAr
 
 
 BAD_IDS = ["x", "..%2f..%2fx", "%2e%2e%2fx", "%252e%252e%252fx", "job_%00", "job_;ls", "job_%5c..", "job_" + "0" * 20]
+BAD_IDS += ["x" * 10_000, "job_" + "0" * 300]
 
 
 @pytest.mark.parametrize("job_id", BAD_IDS)
@@ -207,9 +208,11 @@ def test_an_id_that_is_none_is_404_everywhere(job_id: str, http: httpx.Client) -
     for tail in ("", "/events", "/logs", "/artifacts", "/artifacts/train/config.json"):
         response = http.get(f"/v1/jobs/{job_id}{tail}")
         assert (response.status_code, response.headers["content-type"]) == (404, "application/problem+json")
+        assert len(response.json()["detail"]) < 200
     assert http.post(f"/v1/jobs/{job_id}/cancel").status_code == 404
-    for resource in ("datasets", "drafts"):
+    for resource in ("datasets", "drafts", "workers", "gpus", "verifiers", "webhooks"):
         assert http.get(f"/v1/{resource}/{job_id}").status_code == 404
+    assert http.delete(f"/v1/api-keys/{job_id}").status_code == 404
 
 
 def test_every_error_is_a_problem(http: httpx.Client, gateway: GatewayProcess) -> None:
