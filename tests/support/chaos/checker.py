@@ -53,7 +53,7 @@ def _only_forward(driver: Driver) -> Iterator[str]:
         before = last.get(look.job)
         if look.seconds < 0:
             yield f"{look.job} has a negative duration"
-        if before is not None and not any(before.at <= moment <= look.at for moment in driver.restarts):
+        if before is not None and not any(before.asked_at <= to and at <= look.at for at, to in driver.restarts):
             if look.percent < before.percent:
                 yield f"{look.job} fell from {before.percent} to {look.percent} percent"
             if not before.finished_stages <= look.finished_stages:

@@ -1,10 +1,11 @@
 """A user of the service while it breaks: submits jobs, insists politely, and writes down everything that it is told."""
 
+import contextlib
 import itertools
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +25,12 @@ LONGEST_S = 3600.0
 
 @dataclass(frozen=True)
 class Look:
-    """One answer about one job: status, percent, the step of its training, and its shortest duration (0 at most)."""
+    """One answer about one job: status, percent, the step of its training, and its shortest duration (0 at most).
 
+    It was true at some moment from `asked_at` to `at`.
+    """
+
+    asked_at: float
     at: float
     job: str
     status: str
@@ -43,14 +48,14 @@ class Driver:
     Attributes:
         history: every answer about every job, in order.
         accepted: jobs that a gateway has acknowledged.
-        restarts: moments after which jobs may start again from their stages: Redis had lost everything.
+        restarts: when Redis lost everything, from and to: jobs may start again from their stages.
     """
 
     site: ChaosSite
     seed: int
     history: list[Look] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)
-    restarts: list[float] = field(default_factory=list)
+    restarts: list[tuple[float, float]] = field(default_factory=list)
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
     _stop: threading.Event = field(default_factory=threading.Event)
 
@@ -161,9 +166,12 @@ class Driver:
             assert moment - begun < LONGEST_S, f"not within {LONGEST_S} s: {what}"
             time.sleep(0.5)
 
-    def expect_restart(self) -> None:
-        """Say that Redis is being emptied: what is shown of a job under way may fall once."""
-        self.restarts.append(time.monotonic())
+    @contextlib.contextmanager
+    def restart(self) -> Iterator[None]:
+        """Within the block Redis is emptied: what is shown of a job under way may fall once."""
+        begun = time.monotonic()
+        yield
+        self.restarts.append((begun, time.monotonic()))
 
     def wait_for_step(self, job_id: str, step: int, timeout_s: float = 180.0) -> None:
         """Wait until a job's training has really taken a step, by the journal."""
@@ -186,20 +194,22 @@ class Driver:
                 if looks % RARELY and job_id in latest and latest[job_id].status not in MOVING:
                     continue
                 for url in self.site.urls()[:1]:
+                    asked_at = time.monotonic()
                     try:
                         response = httpx.get(f"{url}/v1/jobs/{job_id}", timeout=TIMEOUT_S)
                     except httpx.TransportError:
                         continue
                     if response.is_success:
-                        latest[job_id] = _look(response.json())
+                        latest[job_id] = _look(asked_at, response.json())
                         self.history.append(latest[job_id])
 
 
-def _look(job: dict[str, Any]) -> Look:
+def _look(asked_at: float, job: dict[str, Any]) -> Look:
     train = next(stage for stage in job["stages"] if stage["name"] == "train")
     progress = train["progress"] or {}
     done = frozenset(stage["name"] for stage in job["stages"] if stage["status"] in ("succeeded", "reused"))
     return Look(
+        asked_at=asked_at,
         at=time.monotonic(),
         job=job["id"],
         status=job["status"],

@@ -126,8 +126,8 @@ def _redis(driver: Driver, chance: random.Random, strikes: int, how: str, away_s
         waiting = driver.submit()
         driver.wait_for_step(running, chance.randint(2, STEPS // 2))
         if how == "emptied":
-            driver.expect_restart()
-            site.client.flushall()
+            with driver.restart():
+                site.client.flushall()
         else:
             site.stop_redis()
             time.sleep(away_s)
