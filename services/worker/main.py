@@ -21,6 +21,7 @@ from redis import Redis
 from redis.client import Pipeline
 from redis.exceptions import RedisError
 from rq import Queue, Worker
+from rq.exceptions import StopRequested
 from rq.executions import Execution
 from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
@@ -65,7 +66,12 @@ class Message(Job):
 
 
 class JobWorker(Worker):
-    """RQ's worker with a place in the fleet. It passes SIGTERM on to its job, and keeps it while Redis is away."""
+    """RQ's worker with a place in the fleet. It passes SIGTERM on to its job, and keeps it while Redis is away.
+
+    RQ stops an idle worker by an exception of its signal handler. Python drops that where it interrupts a destructor,
+    and a job that is about to be forked has no process yet that SIGTERM could be passed on to: so that a worker was
+    told to stop is also kept, and looked at on the way.
+    """
 
     station: Station
     told_to_stop = False
@@ -76,8 +82,11 @@ class JobWorker(Worker):
 
     def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
         super().heartbeat(timeout, pipeline)
-        if not self.is_horse:
-            self.station.beat()
+        if self.is_horse:
+            return
+        self.station.beat()
+        if self.told_to_stop and not self.horse_pid:
+            raise StopRequested
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         self.station.begin(str(job.args[0]) if job.args else None)
@@ -87,12 +96,21 @@ class JobWorker(Worker):
             if not self.is_horse:
                 self.station.end()
 
+    def fork_work_horse(self, job: Job, queue: Queue) -> None:
+        super().fork_work_horse(job, queue)
+        if self.told_to_stop:
+            self._stop_horse()
+
+    def main_work_horse(self, job: Job, queue: Queue) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # from here on it ends this process, until the job handles it
+        if self.told_to_stop:
+            os._exit(1)  # the job has not begun: the reconciler sends its message again
+        super().main_work_horse(job, queue)
+
     def handle_warm_shutdown_request(self) -> None:
         self.told_to_stop = True
         super().handle_warm_shutdown_request()  # type: ignore[no-untyped-call]
-        if self.horse_pid:
-            with contextlib.suppress(ProcessLookupError):  # it has just ended
-                os.kill(self.horse_pid, signal.SIGTERM)
+        self._stop_horse()
 
     def maintain_heartbeats(self, job: Job, execution: Execution) -> None:
         """Keep RQ's own books alive; the run needs none of them, and goes on while Redis is away."""
@@ -100,6 +118,11 @@ class JobWorker(Worker):
             super().maintain_heartbeats(job, execution)
         except RedisError as error:
             log.warning("Redis does not answer, the job goes on: %s", error)
+
+    def _stop_horse(self) -> None:
+        if self.horse_pid:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.horse_pid, signal.SIGTERM)
 
     def close(self) -> None:
         """Wait for a job that RQ has turned its back on, and end the thread that listens to RQ's commands."""

@@ -51,7 +51,9 @@ class Site:
         client = Redis.from_url(self.redis.url, decode_responses=True)
         self.jobs, self.queue = JobStore(client, self.store), JobQueue(self.redis.url)
 
-    def start_worker(self, package: str = LIGHT, gpus: str = "", **changes: str) -> "subprocess.Popen[bytes]":
+    def start_worker(
+        self, package: str = LIGHT, gpus: str = "", code: tuple[str, str] = ("-m", "services.worker"), **changes: str
+    ) -> "subprocess.Popen[bytes]":
         """Start a worker whose stages come from a package; `changes` are further variables of its environment."""
         environment = {
             **os.environ,
@@ -67,9 +69,7 @@ class Site:
             **changes,
         }
         with (self.folder / "workers.log").open("ab") as log:
-            worker = subprocess.Popen(
-                [sys.executable, "-m", "services.worker"], cwd=ROOT, env=environment, stdout=log, stderr=log
-            )
+            worker = subprocess.Popen([sys.executable, *code], cwd=ROOT, env=environment, stdout=log, stderr=log)
         self.workers.append(worker)
         return worker
 
