@@ -15,7 +15,18 @@ DATES = "tag:yaml.org,2002:timestamp"
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without dates, which JSON does not have: they stay text."""
+    """YAML as the API takes JSON: without dates, which stay text, and with no name in one mapping twice."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set[str]()
+        for name, _ in node.value:
+            if not isinstance(name, yaml.ScalarNode):
+                continue
+            if name.value in seen:
+                raise yaml.composer.ComposerError(None, None, f"{name.value} is there twice", name.start_mark)
+            seen.add(name.value)
+        return node
 
 
 _Loader.yaml_implicit_resolvers = {

@@ -51,6 +51,24 @@ def test_a_file_that_is_no_document_is_refused(text: str, tmp_path) -> None:
         load_document(path)
 
 
+@pytest.mark.parametrize(
+    "text", ["train: {lr: 1e-3}\nname: a\ntrain: {epochs: 2}\n", '{"name": "a",\n"x": 1, "name": "b"}']
+)
+def test_a_name_that_is_there_twice_is_refused_with_its_place(text: str, tmp_path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=r"job\.yaml, line [23], column \d+: .*(train|name) is there twice"):
+        load_document(path)
+
+
+def test_a_merged_mapping_may_be_overridden(tmp_path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "train: &base {epochs: 2, lr: 1}\nother: {deep: &own {<<: *base, lr: 3}}\nlast: {<<: *own, epochs: 5}\n"
+    )
+    assert load_document(path)["last"] == {"epochs": 5, "lr": 3}
+
+
 def test_dates_stay_text(tmp_path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("name: 2026-02-30\nmetadata: {day: 2026-01-31, at: 2026-01-31 10:00:00}\n")
