@@ -97,14 +97,19 @@ class JobWorker(Worker):
                 self.station.end()
 
     def fork_work_horse(self, job: Job, queue: Queue) -> None:
-        super().fork_work_horse(job, queue)
+        """Fork with SIGTERM held back: Python forgets one that comes before the new process first runs."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        try:
+            super().fork_work_horse(job, queue)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if self.told_to_stop:
             self._stop_horse()
 
     def main_work_horse(self, job: Job, queue: Queue) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # from here on it ends this process, until the job handles it
-        if self.told_to_stop:
-            os._exit(1)  # the job has not begun: the reconciler sends its message again
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # From here on it ends this process, until the job handles it; the reconciler sends the job's message again.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         super().main_work_horse(job, queue)
 
     def handle_warm_shutdown_request(self) -> None:
