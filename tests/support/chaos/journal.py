@@ -38,9 +38,10 @@ class Journal:
             os.close(descriptor)
 
     def read(self) -> list[dict[str, Any]]:
-        """All events so far, in order of writing."""
+        """All events so far, in order of writing; a reader may come while a line is half written."""
         path = self.folder / "journal.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     @contextlib.contextmanager
     def running(self, job_id: str, stage: str, token: str, gpus: tuple[str, ...]) -> Iterator[None]:
