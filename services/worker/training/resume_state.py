@@ -11,7 +11,8 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,8 @@ def save_point(
             {name: tensor.detach().float().cpu().contiguous() for name, tensor in weights.items()},
             temporary / WEIGHTS,
         )
-        torch.save(state, temporary / OPTIMIZER)
+        with _without_checksums():
+            torch.save(state, temporary / OPTIMIZER)
         if best is not None:
             _link(best, temporary / BEST)
         (temporary / POSITION).write_text(position.model_dump_json())
@@ -155,6 +157,17 @@ def _verified(folder: Path) -> Position | None:
         return Position.model_validate_json((folder / POSITION).read_text())
     except (OSError, ValueError, KeyError, AttributeError, TypeError, ValidationError):
         return None
+
+
+@contextmanager
+def _without_checksums() -> Iterator[None]:
+    """Save without torch's CRC-32, which takes longer than the writing; the seal holds a SHA-256 of every file."""
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        yield
+    finally:
+        torch.serialization.set_crc32_options(before)
 
 
 def _seal(folder: Path) -> None:
