@@ -25,7 +25,11 @@ ID_AND_MASK_BYTES = 16  # two int64 columns a token, in the dataset
 ROW_TEXT_BYTES = 12  # an id, its mask and its text, a token, as JSON
 WIDTHS = {"float32": 4, "bfloat16": 2}
 FLOAT32 = 4
-ACTIVATIONS_PER_LAYER = 16  # vectors of the hidden size that a layer keeps of a token for its backward pass
+# Vectors of the hidden size that a layer keeps of a token for its backward pass. Measured at Kimi-K2.5's shape with
+# three TTT steps in bfloat16 on an H200: 10.3 GiB between packs of 2,048 and of 8,192 tokens.
+ACTIVATIONS_PER_LAYER = 24
+CUDA_CONTEXT_BYTES = 512 * 1024**2
+MOMENTS = {"adamw": 2, "muon": 1}  # tensors of a weight's size that the optimizer keeps
 RESUME_POINTS = 3  # two are kept while a third is written
 RESUME_COPIES = 4  # weights, best weights, two moments of the optimizer
 CONVERSATIONS = "conversations.jsonl"
@@ -121,20 +125,26 @@ def draft_parameters(draft: DraftSpec, config: VerifierConfig, layer_ids: list[i
 
 
 def train_memory(spec: JobSpec, config: VerifierConfig, parameters: DraftParameters) -> Amount:
-    """Bytes on each GPU that trains: weights, gradients, AdamW's two moments, and one pack's activations.
+    """Bytes on each GPU that trains. The library keeps weights, frozen ones too, gradients and moments in float32.
 
-    At least: weights in two bytes and moments in float32. Probably, also the logits of the draft and of the verifier
-    over the draft's vocabulary, and a layer's activations, for each TTT step. At most: everything in float32.
+    At least: these, and the verifier's head beside the draft's. Probably also what comes and goes: the optimizer's
+    intermediate results, weights in the type of the computation, buckets of gradients where several GPUs train, and of
+    one pack the hidden states and, for each TTT step, a layer's activations and the logits of the draft and of the
+    verifier over the draft's vocabulary. At most: twice as much for the pack.
+
+    At Kimi-K2.5's shape on one H200, `nvidia-smi` showed 34.4 GiB with packs of 2,048 tokens (likely: 33.4) and 44.7
+    GiB with packs of 8,192 (likely: 44.0).
     """
     train, width = spec.train, WIDTHS.get(spec.train.dtype, 2)
     hidden, slots = config.hidden_size, len(capture_layer_ids(spec.capture.layer_ids, config.num_hidden_layers))
-    moments = 2 * FLOAT32 * parameters.trained
-    least = width * (parameters.total + parameters.trained) + moments
+    weights = FLOAT32 * parameters.trained
+    kept = FLOAT32 * (parameters.total + parameters.head) + weights + MOMENTS[train.optimizer] * weights
+    passing = 2 * weights + (weights if train.gpus > 1 else 0) + CUDA_CONTEXT_BYTES
+    passing += width * parameters.trained if width < FLOAT32 else 0
     logits = 2 * FLOAT32 * spec.draft.vocab_size
     layers = ACTIVATIONS_PER_LAYER * spec.draft.num_layers * hidden
     pack = train.pack_length * (slots * hidden * width + train.ttt_steps * (logits + layers * width))
-    most = FLOAT32 * (parameters.total + parameters.trained) + moments
-    return Amount(least=least, likely=least + pack, most=most + 2 * pack)
+    return Amount(least=kept, likely=kept + passing + pack, most=kept + passing + 2 * pack)
 
 
 def estimate_steps(spec: JobSpec, tokens: TokenEstimate) -> int:

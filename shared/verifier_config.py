@@ -103,6 +103,15 @@ def read_verifier_config(folder: Path) -> VerifierConfig:
     )
 
 
+def visible_verifier_config(model: str, revision: str | None = None) -> VerifierConfig | None:
+    """A verifier's dimensions, where this machine can see its checkpoint."""
+    try:
+        folder = find_model_folder(model, revision)
+        return None if folder is None else read_verifier_config(folder)
+    except (UserError, OSError):
+        return None
+
+
 def capture_layer_ids(given: list[int] | None, num_hidden_layers: int) -> list[int]:
     """Layers whose states are captured: the auxiliary ones, ascending, then the final one (`num_hidden_layers`).
 

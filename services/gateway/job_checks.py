@@ -7,6 +7,7 @@ from services.gateway.deps import Backend
 from shared.fleet import Fleet
 from shared.schemas.spec import JobSpec
 from shared.submission import FieldError, SubmissionError, check_submission
+from shared.verifier_config import VerifierConfig, visible_verifier_config
 
 
 def check_job(backend: Backend, spec: JobSpec) -> tuple[JobSpec, list[FieldError]]:
@@ -33,12 +34,17 @@ def require_acceptable(backend: Backend, spec: JobSpec) -> JobSpec:
     return complete
 
 
+def visible_config(spec: JobSpec) -> VerifierConfig | None:
+    """The dimensions of a job's verifier, where the gateway can see its checkpoint."""
+    return visible_verifier_config(spec.verifier.model, spec.verifier.revision)
+
+
 def _fleet_errors(backend: Backend, spec: JobSpec) -> Iterator[FieldError]:
     try:
         backend.verifier.check(spec)
     except SubmissionError as error:
         yield from error.errors
     try:
-        check_capacity(spec, Fleet(backend.jobs.redis).workers())
+        check_capacity(spec, Fleet(backend.jobs.redis).workers(), visible_config(spec))
     except SubmissionError as error:
         yield from error.errors

@@ -83,7 +83,7 @@ class Plan(Document):
     object: Literal["plan"] = "plan"
     ok: bool = Field(description="No problem was found.")
     problems: list[PlanProblem] = Field(default_factory=list)
-    notes: list[str] = Field(default_factory=list, description="What could not be told, and why.")
+    notes: list[str] = Field(default_factory=list, description="What could not be told and why, and what may go wrong.")
     document: JobSpec | None = Field(None, description="As it would be stored.")
     tokens: TokenEstimate | None = None
     bytes_per_token: int | None = Field(None, description="Hidden states of one token.")

@@ -52,7 +52,7 @@ def run(ctx: StageContext) -> dict[str, Any]:
 
 def summary(result: RunResult) -> dict[str, Any]:
     """The few numbers that stand in the job record."""
-    return {
+    figures = {
         "steps": result.steps,
         "resumed_from": result.resumed_from,
         "best_epoch": result.best.epoch,
@@ -65,6 +65,7 @@ def summary(result: RunResult) -> dict[str, Any]:
         "accounting": result.rows.model_dump(),
         "train_seconds": round(result.seconds, 3),
     }
+    return figures if result.peak_gpu_bytes is None else {**figures, "peak_gpu_bytes": result.peak_gpu_bytes}
 
 
 def train_record(config: RunConfig, result: RunResult) -> dict[str, Any]:

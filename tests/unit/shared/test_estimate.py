@@ -8,6 +8,7 @@ from shared.estimate import (
     estimate_disk,
     estimate_tokens,
     state_bytes_per_token,
+    train_memory,
     verifier_starts,
 )
 from shared.presets import TINY_VERIFIER, resolve
@@ -51,6 +52,14 @@ def test_the_kimi_draft_and_its_states_have_the_published_sizes() -> None:
     assert parameters.total == pytest.approx(2.37e9, rel=0.005)
     assert parameters.trained == pytest.approx(0.96e9, rel=0.005)
     assert state_bytes_per_token(job, kimi()) == 57_344
+
+
+@pytest.mark.parametrize(("pack_length", "measured_gib"), [(2048, 34.4), (8192, 44.7)])
+def test_the_memory_of_the_kimi_draft_is_what_a_gpu_showed(pack_length: int, measured_gib: float) -> None:
+    job = spec("kimi-k2.5", train={"gpus": 1, "pack_length": pack_length})
+    memory = train_memory(job, kimi(), draft_parameters(job.draft, kimi(), job.capture.layer_ids))
+    assert memory.likely == pytest.approx(measured_gib * 1024**3, rel=0.05)
+    assert memory.least < measured_gib * 1024**3 < memory.most
 
 
 def test_the_shipped_drafts_parameters_are_counted_to_the_last() -> None:
