@@ -73,8 +73,9 @@ def _facts(plan: dict[str, Any]) -> list[tuple[str, str]]:
     quota = store["quota_bytes"]
     used = f", {human_bytes(store['used_bytes'])} of a quota of {human_bytes(quota)} used" if quota else ""
     facts.append(("store", f"{human_bytes(store['free_bytes'])} free{used}"))
-    assumptions = [*plan["notes"], *(plan["tokens"] or {}).get("assumptions", [])]
-    return facts + [("assumed" if not number else "", text) for number, text in enumerate(assumptions)]
+    for label, texts in (("note", plan["notes"]), ("assumed", (plan["tokens"] or {}).get("assumptions", []))):
+        facts += [(label if not number else "", text) for number, text in enumerate(texts)]
+    return facts
 
 
 def _starts(plan: dict[str, Any]) -> str:
