@@ -8,7 +8,8 @@ from pathlib import Path
 
 from shared.artifact_store import LocalArtifactStore
 from shared.data.control_tokens import added_tokens, emitted_token_ids
-from shared.data.vocabulary_files import check_vocabulary, read_npy, vocabulary_names
+from shared.data.vocabulary_files import check_vocabulary, read_npy
+from shared.data.vocabulary_names import vocabulary_names
 from shared.dataset_kinds import read_dataset
 from shared.errors import UserError
 from shared.schemas.spec import JobSpec

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from services.worker.stage_run import StageResult, StageRun
-from shared.data.files import read_record
+from shared.data.dataset_record import read_record
 from shared.ids import new_id
 from shared.presets import merge, resolve
 from shared.schemas.job import Stage

@@ -19,18 +19,19 @@ from services.gateway.checksums import Checksum
 from services.gateway.tar_stream import TarStream
 from services.gateway.uploads import check_size, in_pieces, store_error
 from shared.artifact_store import LocalArtifactStore
+from shared.data.arrow import count_rows
 from shared.data.ready_folder import (
     STATES_FOLDER,
     WANTED,
     Format,
     Kind,
     arrow_names,
-    count_rows,
     file_format,
     size_limit,
     states_names,
 )
-from shared.data.vocabulary_files import NPY_MAGIC, vocabulary_names
+from shared.data.vocabulary_files import NPY_MAGIC
+from shared.data.vocabulary_names import vocabulary_names
 from shared.errors import UserError
 from shared.ids import new_id
 from shared.schemas.job import now

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from services.worker.stage_run import StageRun, StoredOutput
-from shared.data.files import read_record
+from shared.data.dataset_record import read_record
 from shared.errors import ArtifactStoreError
 from shared.integrity import Damage, absent_or_cut, changed
 from shared.schemas.job import Stage

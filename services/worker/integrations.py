@@ -13,7 +13,6 @@ from shared.errors import UserError
 from shared.schemas.spec import JobSpec
 
 DEFAULT = ("trackio",)
-PREFIXES = ("WANDB_", "MLFLOW_", "TRACKIO_")
 VARIABLES: dict[str, tuple[str, ...]] = {
     "tensorboard": (),
     "trackio": ("TRACKIO_SERVER_URL", "TRACKIO_WRITE_TOKEN"),
@@ -60,11 +59,6 @@ def loggers_of(spec: JobSpec) -> tuple[list[str], list[str]]:
     if spec.integrations is not None:
         return list(spec.integrations), []
     return [name for name in DEFAULT if is_installed(name)], [name for name in DEFAULT if not is_installed(name)]
-
-
-def without_loggers(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment without anything that a logger reads."""
-    return {name: value for name, value in environment.items() if not name.startswith(PREFIXES)}
 
 
 def worker_variables(names: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:

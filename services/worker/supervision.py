@@ -20,7 +20,6 @@ from typing import IO
 import psutil
 
 from services.worker.gpu_locks import is_real
-from services.worker.integrations import without_loggers
 
 RUN_TOKEN_VARIABLE = "EYRIE_RUN_TOKEN"
 JOB_VARIABLE = "EYRIE_RUN_JOB"
@@ -34,6 +33,7 @@ SECRET_VARIABLES = (
 )
 # All others of AWS's tools are credentials, or say where some are to be had.
 AWS_PREFIX, PUBLIC_AWS_VARIABLES = "AWS_", ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE")
+LOGGER_PREFIXES = ("WANDB_", "MLFLOW_", "TRACKIO_")  # `integrations` says what of these reaches a trainer
 GUARD = "services.worker.process_guard"
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 POLL_S = 0.05
@@ -51,6 +51,11 @@ def marked_environment(token: str, extra: Mapping[str, str] | None = None) -> di
     """This process's environment with the run's mark, without what a stage must not know."""
     kept = {name: value for name, value in without_loggers(os.environ).items() if not _is_secret(name)}
     return {**DEFAULTS, **kept, RUN_TOKEN_VARIABLE: token, "PYTHONUNBUFFERED": "1", **(extra or {})}
+
+
+def without_loggers(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment without anything that a logger reads."""
+    return {name: value for name, value in environment.items() if not name.startswith(LOGGER_PREFIXES)}
 
 
 def die_with_parent() -> None:

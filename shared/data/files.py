@@ -38,16 +38,6 @@ class RawRow:
     ready: ReadyRow | None = None
 
 
-def read_record(folder: Path) -> DatasetRecord:
-    """The record of a dataset's folder."""
-    return DatasetRecord.model_validate_json((folder / "dataset.json").read_bytes())
-
-
-def source_names(record: DatasetRecord) -> list[str]:
-    """Names of the dataset's sources, in order; a folder of ready-made rows is one."""
-    return [ONLY_SOURCE] if record.kind == "rows" else [file.name for file in record.files]
-
-
 def read_rows(folder: Path, record: DatasetRecord) -> Iterator[RawRow]:
     """Yield all rows of all files, in the record's order.
 

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from shared.data.files import source_names
+from shared.data.dataset_record import source_names
 from shared.data.ready_rows import held_out_lines
 from shared.data.row_index import RowIndex
 from shared.data.shares import quotas, validation_shares

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shared.data.ready_folder import ROWS, arrow_names, read_batches, states_names
+from shared.data.arrow import read_batches
+from shared.data.ready_folder import ROWS, arrow_names, states_names
 from shared.data.refusal import RowRejected
 from shared.errors import UserError
 from shared.schemas.registry import DatasetRecord

@@ -5,8 +5,7 @@ stands for the verifier's token `i + d2t[i]`. Their files are `t2d.npy` and `d2t
 with the size in the name, `t2d-32000.npy`), or hold tensors (`.pt`; both in `vocab_mapping.pt`) for a stage to read.
 """
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +14,12 @@ from numpy.typing import NDArray
 
 from shared.errors import UserError
 
-FILE_NAME = re.compile(r"(?P<array>t2d|d2t)(-\d+)?\.(npy|pt)")
-BOTH_NAME = "vocab_mapping.pt"
 NPY_MAGIC = b"\x93NUMPY"
 SHOWN = 5
-WANTED = "t2d.npy and d2t.npy (or .pt), or vocab_mapping.pt with both tensors"
 
 Mask = NDArray[np.bool_]
 # What numpy raises on a header or a body that is not what it says.
 NPY_ERRORS = (ValueError, OSError, EOFError, SyntaxError, MemoryError, RecursionError, OverflowError, TypeError)
-
-
-def is_vocabulary_name(name: str) -> bool:
-    """Whether a file is called like one of a vocabulary."""
-    return name == BOTH_NAME or FILE_NAME.fullmatch(name) is not None
-
-
-def vocabulary_names(names: Iterable[str]) -> dict[str, str]:
-    """Which file holds which array: `{"t2d": name, "d2t": name}`.
-
-    Raises:
-        UserError: one is absent, or there are several.
-    """
-    found: dict[str, list[str]] = {"t2d": [], "d2t": []}
-    for name in sorted(names):
-        match = FILE_NAME.fullmatch(name)
-        for array in [match["array"]] if match else ["t2d", "d2t"] if name == BOTH_NAME else []:
-            found[array].append(name)
-    for array, holders in found.items():
-        if len(holders) != 1:
-            what = f"{len(holders)} files with {array} ({', '.join(holders)})" if holders else f"no {array}"
-            raise UserError(f"the vocabulary has {what}", hint=f"give {WANTED}")
-    return {array: holders[0] for array, holders in found.items()}
 
 
 def read_npy(path: Path) -> NDArray[Any]:

@@ -14,7 +14,8 @@ from datasets import Dataset
 from safetensors.numpy import save_file
 
 from shared.artifact_store import file_sha256
-from shared.data.ready_folder import count_rows, file_format
+from shared.data.arrow import count_rows
+from shared.data.ready_folder import file_format
 from shared.schemas.job import now
 from shared.schemas.registry import DatasetFile, DatasetRecord, files_digest
 from tests.support.stage_runs import HIDDEN, LAYERS

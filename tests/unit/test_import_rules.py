@@ -153,5 +153,16 @@ def test_gateway_and_worker_process_stay_free_of_torch(entry_point):
     assert heavy_modules_of(f"import {entry_point}") == []
 
 
+@pytest.mark.parametrize(
+    ("entry_point", "slow"),
+    [("services.worker.process_guard", "pydantic"), ("services.worker.stage_main", "numpy pyarrow redis httpx")],
+)
+def test_what_runs_for_every_stage_starts_fast(entry_point, slow):
+    """Each job starts seven of them: these libraries took more time than the rest."""
+    code = f"import sys, {entry_point}; print(*[name for name in {slow.split()} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 def test_the_check_for_heavy_modules_sees_them():
     assert heavy_modules_of("import sys; sys.modules['torch._C'] = sys") == ["torch"]

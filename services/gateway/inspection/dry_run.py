@@ -23,7 +23,8 @@ from services.gateway.inspection.tally import Lengths, RowCounts
 from services.gateway.inspection.verifier import TokenizerClient
 from services.gateway.inspection.vocabulary import inspect_vocabulary
 from shared.data.control_tokens import added_tokens, end_token_ids
-from shared.data.files import read_record, read_rows
+from shared.data.dataset_record import read_record
+from shared.data.files import read_rows
 from shared.data.mixture import MIN_CONVERSATIONS, choose_rows, chosen, open_index
 from shared.data.refusal import RowRejected
 from shared.data.row_index import RowIndex

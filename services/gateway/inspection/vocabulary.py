@@ -9,7 +9,8 @@ from pathlib import Path
 
 from services.gateway.inspection.documents import VocabularyView
 from shared.data.control_tokens import added_tokens, emitted_token_ids
-from shared.data.vocabulary_files import check_vocabulary, read_npy, vocabulary_names
+from shared.data.vocabulary_files import check_vocabulary, read_npy
+from shared.data.vocabulary_names import vocabulary_names
 from shared.errors import UserError
 from shared.schemas.registry import DatasetRecord
 from shared.verifier_config import read_verifier_config

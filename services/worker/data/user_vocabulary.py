@@ -7,7 +7,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from services.worker.data.tensor_files import load_pt, tensor_array
-from shared.data.vocabulary_files import BOTH_NAME, Mask, check_vocabulary, read_npy, vocabulary_names
+from shared.data.vocabulary_files import Mask, check_vocabulary, read_npy
+from shared.data.vocabulary_names import BOTH_NAME, vocabulary_names
 from shared.errors import UserError
 
 

@@ -14,7 +14,8 @@ from typing import Any
 from services.worker.data.rows import read_jsonl
 from services.worker.stage_context import StageContext
 from services.worker.training.row_index import first_supervised
-from shared.data.files import read_record, read_rows
+from shared.data.dataset_record import read_record
+from shared.data.files import read_rows
 from shared.data.refusal import RowRejected
 from shared.data.row_reader import RowReader
 from shared.data.turns import speaking_turns

@@ -13,7 +13,8 @@ from typing import Any
 from services.worker.data.ready_checks import check_ready_rows
 from services.worker.stage_context import StageContext
 from shared.data.control_tokens import added_tokens
-from shared.data.files import read_record, read_rows, source_names
+from shared.data.dataset_record import read_record, source_names
+from shared.data.files import read_rows
 from shared.data.mixture import MIN_CONVERSATIONS, choose_rows, chosen, open_index
 from shared.data.refusal import RowRejected
 from shared.data.row_index import RowIndex

@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from services.worker.integrations import trainer_variables, without_loggers
+from services.worker.integrations import trainer_variables
 from services.worker.stage_context import Reporter
 from services.worker.stage_run import STORE_UNUSABLE
+from services.worker.supervision import without_loggers
 from services.worker.training.event_follower import EventFollower
 from services.worker.training.log_files import continue_logs
 from services.worker.training.run_config import CONFIG_NAME, LOGS_NAME, RunConfig

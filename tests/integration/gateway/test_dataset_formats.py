@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shared.data.files import read_record, read_rows
+from shared.data.dataset_record import read_record
+from shared.data.files import read_rows
 from tests.support.dataset_files import spellings
 from tests.support.gateway_process import ROOT, GatewayProcess
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.data.files import read_record
+from shared.data.dataset_record import read_record
 from shared.dataset_kinds import new_states_share, reads_dataset, text_bytes
 from shared.estimate import estimate_disk, estimate_tokens
 from shared.schemas.job import Stage

@@ -12,10 +12,9 @@ from services.worker.integrations import (
     loggers_of,
     require_loggers,
     trainer_variables,
-    without_loggers,
     worker_variables,
 )
-from services.worker.supervision import marked_environment
+from services.worker.supervision import LOGGER_PREFIXES, marked_environment, without_loggers
 from shared.errors import UserError
 from shared.presets import resolve
 from shared.schemas.spec import JobSpec
@@ -39,7 +38,7 @@ def test_no_stage_gets_a_loggers_variables_unless_it_is_asked_for(monkeypatch: p
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("EYRIE_API_KEY", "secret-k")
     environment = marked_environment("token")
-    assert not [name for name in environment if name.startswith(integrations.PREFIXES)]
+    assert not [name for name in environment if name.startswith(LOGGER_PREFIXES)]
     assert "EYRIE_API_KEY" not in environment
     assert worker_variables(["wandb"], WORKER) == {"WANDB_API_KEY": "secret-w"}
     assert worker_variables(["mlflow", "tensorboard"], WORKER) == {"MLFLOW_TRACKING_PASSWORD": "secret-m"}

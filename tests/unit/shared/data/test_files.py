@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from shared.data import parquet
 from shared.data.compression import Gunzip, file_kind
-from shared.data.files import read_record, read_rows
+from shared.data.dataset_record import read_record
+from shared.data.files import read_rows
 from shared.data.jsonl import LineSplitter
 from shared.data.parquet import open_parquet, read_batches
 from shared.data.refusal import RowRejected
