@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import load_from_disk
 from numpy.typing import NDArray
 
 from services.worker.data.rows import read_jsonl
 from services.worker.data.vocabulary import Counts
+from shared.data.arrow import read_batches
+from shared.data.ready_folder import arrow_names
 from shared.errors import UserError
 
-BATCH_ROWS = 1000
 SPLITS = ("train", "val")
 
 
@@ -42,10 +42,11 @@ def count_supervised(dataset: Path, target_size: int) -> SupervisedCounts:
     """
     counts = SupervisedCounts(target_size)
     entries = read_jsonl(dataset / "rows.jsonl")
-    for table in load_from_disk(str(dataset)).with_format("arrow").iter(batch_size=BATCH_ROWS):
-        batch = list(islice(entries, table.num_rows))
-        lengths, ids = _flat(table["input_ids"])
-        supervised = _flat(table["loss_mask"])[1] == 1
+    names = arrow_names(dataset, [path.name for path in dataset.iterdir()])
+    for columns in (batch for name in names for batch in read_batches(dataset / name)):
+        batch = list(islice(entries, columns.num_rows))
+        lengths, ids = _flat(columns["input_ids"])
+        supervised = _flat(columns["loss_mask"])[1] == 1
         supervised[(np.cumsum(lengths) - lengths)[lengths > 0]] = False  # no state comes before a row's first token
         _count(counts, batch, np.repeat(np.arange(len(batch)), lengths)[supervised], ids[supervised])
         ends = [place for place, entry in enumerate(batch) if entry["last_id"] is not None]
@@ -70,5 +71,4 @@ def _count(counts: SupervisedCounts, batch: list[dict[str, Any]], rows: Iterable
 
 def _flat(column: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Row lengths and values of a column of lists."""
-    lists = column.combine_chunks()
-    return lists.value_lengths().to_numpy(zero_copy_only=False), lists.flatten().to_numpy(zero_copy_only=False)
+    return column.value_lengths().to_numpy(zero_copy_only=False), column.flatten().to_numpy(zero_copy_only=False)

@@ -6,7 +6,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from services.worker.data.tensor_files import load_pt, tensor_array
 from shared.data.vocabulary_files import Mask, check_vocabulary, read_npy
 from shared.data.vocabulary_names import BOTH_NAME, vocabulary_names
 from shared.errors import UserError
@@ -31,6 +30,8 @@ def read_user_vocabulary(folder: Path, target_size: int, required: Mapping[int, 
 def _read(path: Path, array: str) -> NDArray[Any]:
     if path.suffix == ".npy":
         return read_npy(path)
+    from services.worker.data.tensor_files import load_pt, tensor_array  # noqa: PLC0415 - torch takes seconds to load
+
     content = load_pt(path)
     if isinstance(content, dict) and (path.name == BOTH_NAME or array in content):
         if array not in content:

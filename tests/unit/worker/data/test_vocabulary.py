@@ -87,7 +87,7 @@ def test_coverage_is_the_counted_share_and_none_without_counts():
     assert coverage(t2d, counts_of([])) is None
 
 
-def saved_rows(folder, rows):
+def saved_rows(folder, rows, files=1):
     """Rows as (split, ids, mask, last id)."""
     columns = {
         "input_ids": [r[1] for r in rows],
@@ -96,7 +96,7 @@ def saved_rows(folder, rows):
     }
     dataset = Dataset.from_dict(columns)
     dataset.set_format("torch")
-    dataset.save_to_disk(str(folder))
+    dataset.save_to_disk(str(folder), num_shards=files)
     entries = [{"row_id": f"row-{n}", "split": row[0], "last_id": row[3]} for n, row in enumerate(rows)]
     (folder / "rows.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     return folder
@@ -126,10 +126,10 @@ def test_counts_do_not_depend_on_how_rows_are_batched(tmp_path, monkeypatch):
     for split, ids, mask, last in rows:
         for token in [*(i for i, m in zip(ids[1:], mask[1:], strict=True) if m), last]:
             expected[split][token] += 1
-    folder = saved_rows(tmp_path / "d", rows)
-    for size in (1, 7, 1000):
-        monkeypatch.setattr("services.worker.data.supervised_counts.BATCH_ROWS", size)
-        counts = count_supervised(folder, V)
+    for size, files in [(1, 1), (7, 3), (1000, 1)]:
+        monkeypatch.setattr("datasets.config.DEFAULT_MAX_BATCH_SIZE", size)
+        counts = count_supervised(saved_rows(tmp_path / f"d{size}", rows, files), V)
+        assert counts.rows == len(rows)
         assert all(np.array_equal(counts.by_split[split], expected[split]) for split in expected)
 
 
