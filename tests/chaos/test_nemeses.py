@@ -65,8 +65,7 @@ def test_no_promise_is_broken_by(name, tmp_path):
 
 @pytest.mark.chaos
 def test_plain_rq_loses_jobs_by_the_same_strike(tmp_path):
-    strikes = CONTROL_STRIKES[FULL]
-    lost = lost_jobs(tmp_path, random.Random(SEED), strikes)
+    strikes, lost = lost_jobs(tmp_path, random.Random(SEED), CONTROL_STRIKES[FULL])
     keep("control_plain_rq", counts={"sigterm": strikes}, lost=lost)
     assert lost > 0
 

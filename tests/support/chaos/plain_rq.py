@@ -19,6 +19,9 @@ from tests.support.wait import wait_until
 from tools.embedded_redis import start_redis
 
 QUEUE = "plain"
+END_S = 30.0
+MOST = 10
+IN_LINE = 8
 
 
 def touch(path: str) -> None:
@@ -26,33 +29,50 @@ def touch(path: str) -> None:
     Path(path).touch()
 
 
-def lost_jobs(folder: Path, chance: random.Random, strikes: int) -> int:
-    """Strike each of `strikes` workers once after its dequeue; how many of the jobs then never run.
+def lost_jobs(folder: Path, chance: random.Random, strikes: int) -> tuple[int, int]:
+    """Strike workers, each once after it took a job, with more in line; how many were struck, and how many jobs then
+    never run.
 
-    A last worker is left to do all that RQ still has in line.
+    `strikes` are made at least, and more until a job was lost, ten times as many at most. A last worker is left to do
+    all that RQ still has in line.
     """
     redis = start_redis(folder / "redis")
     try:
         client = Redis.from_url(redis.url)
         queue = Queue(QUEUE, connection=client)
-        files = [folder / f"done-{number}" for number in range(strikes)]
-        for file in files:
-            queue.enqueue(touch, str(file))
+        files, struck = list[Path](), 0
+
+        def missing() -> int:
+            return sum(not file.exists() for file in files)
+
         with Dequeues(client, QUEUE) as dequeues:
-            for _ in files:
+            while struck < strikes or (missing() <= queue.count and struck < MOST * strikes):
+                while queue.count < IN_LINE:
+                    files.append(folder / f"done-{len(files)}")
+                    queue.enqueue(touch, str(files[-1]))
                 dequeues.forget()
                 worker = start_worker(redis.url, folder)
+                struck += 1
                 if dequeues.wait(20.0):
                     time.sleep(chance.uniform(0, LONGEST_DELAY_S))
-                worker.send_signal(signal.SIGTERM)
-                worker.wait(60)
+                end_worker(worker)
         last = start_worker(redis.url, folder)
         wait_until(lambda: queue.count == 0, 60, what="the queue is empty")
-        last.send_signal(signal.SIGTERM)
-        last.wait(60)
-        return sum(not file.exists() for file in files)
+        end_worker(last)
+        return struck, missing()
     finally:
         redis.stop()
+
+
+def end_worker(worker: "subprocess.Popen[bytes]") -> None:
+    """Send SIGTERM; a worker that does not hear it is killed, long after its job: RQ's signal handler raises an
+    exception, which Python drops where it interrupts a destructor."""
+    worker.send_signal(signal.SIGTERM)
+    try:
+        worker.wait(END_S)
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        worker.wait()
 
 
 def start_worker(url: str, folder: Path) -> "subprocess.Popen[bytes]":
