@@ -7,7 +7,7 @@ from services.gateway.deps import Backend
 from shared.fleet import Fleet
 from shared.schemas.spec import JobSpec
 from shared.submission import FieldError, SubmissionError, check_submission
-from shared.verifier_config import VerifierConfig, visible_verifier_config
+from shared.verifier_config import visible_verifier_config
 
 
 def check_job(backend: Backend, spec: JobSpec) -> tuple[JobSpec, list[FieldError]]:
@@ -34,17 +34,13 @@ def require_acceptable(backend: Backend, spec: JobSpec) -> JobSpec:
     return complete
 
 
-def visible_config(spec: JobSpec) -> VerifierConfig | None:
-    """The dimensions of a job's verifier, where the gateway can see its checkpoint."""
-    return visible_verifier_config(spec.verifier.model, spec.verifier.revision)
-
-
 def _fleet_errors(backend: Backend, spec: JobSpec) -> Iterator[FieldError]:
     try:
         backend.verifier.check(spec)
     except SubmissionError as error:
         yield from error.errors
     try:
-        check_capacity(spec, Fleet(backend.jobs.redis).workers(), visible_config(spec))
+        config = visible_verifier_config(spec.verifier.model, spec.verifier.revision)
+        check_capacity(spec, Fleet(backend.jobs.redis).workers(), config)
     except SubmissionError as error:
         yield from error.errors

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from services.gateway.capacity import memory_notes
 from services.gateway.deps import Backend
-from services.gateway.job_checks import check_job, visible_config
+from services.gateway.job_checks import check_job
 from services.gateway.stage_history import add_seconds
 from shared.artifact_store import LocalArtifactStore
 from shared.dataset_kinds import has_all_states, new_states_share, read_dataset, reads_dataset, text_bytes
@@ -35,7 +35,7 @@ from shared.schemas.spec import JobSpec
 from shared.sizes import human_bytes
 from shared.stage_keys import UPSTREAM, manifest_key, stage_key, stage_parameters
 from shared.store_room import store_room
-from shared.verifier_config import VerifierConfig, find_model_folder
+from shared.verifier_config import VerifierConfig, find_model_folder, visible_verifier_config
 from shared.verifier_identity import identify_verifier
 
 DATA_STAGES = {Stage.GENERATE, Stage.CAPTURE}
@@ -68,7 +68,8 @@ def _fill(plan: Plan, spec: JobSpec, backend: Backend) -> None:
     spec, errors = check_job(backend, spec)
     plan.problems = [PlanProblem(pointer=field.pointer, message=field.message) for field in errors]
     plan.document = spec
-    record, config = read_dataset(backend.artifacts, spec.data.dataset), visible_config(spec)
+    record = read_dataset(backend.artifacts, spec.data.dataset)
+    config = visible_verifier_config(spec.verifier.model, spec.verifier.revision)
     if config is not None:
         _fill_shape(plan, spec, config)
         plan.notes += memory_notes(spec, Fleet(backend.jobs.redis).workers(), config)

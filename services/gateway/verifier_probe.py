@@ -12,10 +12,9 @@ from typing import Any
 
 import httpx
 
-from shared.errors import UserError
 from shared.schemas.fleet import VerifierCapture, VerifierState, VerifierStatus
 from shared.schemas.job import now
-from shared.verifier_config import VerifierConfig, find_model_folder, read_verifier_config
+from shared.verifier_config import visible_verifier_config
 from shared.verifier_settings import capture_note_name
 
 ID = "external"
@@ -50,7 +49,7 @@ class VerifierProbe:
             return state.model_copy(update={"status": status, "status_message": message})
         served = _first(body)
         name, root, length = served.get("id"), served.get("root"), served.get("max_model_len")
-        config = _config(root if isinstance(root, str) else None)
+        config = visible_verifier_config(root) if isinstance(root, str) and root else None
         return state.model_copy(
             update={
                 "status_message": message,
@@ -93,12 +92,3 @@ class VerifierProbe:
 def _first(body: Any) -> dict[str, Any]:
     data = body.get("data") if isinstance(body, dict) else None
     return data[0] if isinstance(data, list) and data and isinstance(data[0], dict) else {}
-
-
-def _config(root: str | None) -> VerifierConfig | None:
-    """The dimensions of a model that this machine has too."""
-    try:
-        folder = find_model_folder(root) if root else None
-        return read_verifier_config(folder) if folder is not None else None
-    except (UserError, OSError):
-        return None

@@ -2,8 +2,8 @@
 
 Rows are a saved `datasets` folder (`data-*.arrow`, `state.json`, `dataset_info.json`; columns `input_ids`, `loss_mask`,
 `seq_len`), their hidden states (`hidden_states/hs_I.safetensors` or beside, I counting rows from 0), perhaps
-`token_freq.pt`, and Eyrie's own `rows.jsonl` and `meta.json`. What the Arrow files hold is
-read in `arrow`; here are names and documents.
+`token_freq.pt`, and Eyrie's own `rows.jsonl` and `meta.json`. Here are names and documents; `arrow` reads what the
+Arrow files hold.
 """
 
 import json

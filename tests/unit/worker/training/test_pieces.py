@@ -1,4 +1,4 @@
-"""Small parts of training: noise, acceptance arithmetic, events, verifier tensors."""
+"""Small parts of training: noise, acceptance arithmetic, events, verifier tensors, a result's summary."""
 
 import json
 from pathlib import Path
@@ -8,12 +8,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from services.worker.stages.train import summary
 from services.worker.training.acceptance import acceptance_length, expected_acceptance, full_accuracies
 from services.worker.training.events import EventWriter, keep_earlier_metrics, read_lines
 from services.worker.training.hidden_noise import HiddenNoise
-from services.worker.training.run_config import EVENTS_NAME, METRICS_NAME
+from services.worker.training.run_config import EVENTS_NAME, METRICS_NAME, EpochResult, RunResult
 from services.worker.training.verifier_weights import load_verifier_tensors
 from shared.errors import UserError
+from shared.schemas.accounting import Accounting
 from tests.unit.worker.training.conftest import Inputs
 
 NAMES = ["embed_tokens.weight", "lm_head.weight", "model.norm.weight"]
@@ -109,3 +111,14 @@ def test_a_shard_that_is_missing_or_outside_is_refused(tmp_path: Path, shard: st
     folder = write_checkpoint(tmp_path / "v", shards)
     with pytest.raises(UserError, match=r"not there|does not lie"):
         load_verifier_tensors(NAMES, str(folder))
+
+
+@pytest.mark.parametrize(("peak", "shown"), [(None, {}), (7, {"peak_gpu_bytes": 7})])
+def test_the_peak_of_gpu_memory_stands_in_the_summary_of_a_training_on_gpus(peak: int | None, shown: dict[str, int]):
+    epoch = EpochResult(epoch=0, step=1, metrics={"loss": 1.0, "estimated_acceptance_length": 2.0})
+    counts = {"steps": 1, "total_steps": 1, "resumed_from": 0, "tokens": 1, "samples": 1, "world_size": 1}
+    rows = Accounting(unit="rows", taken=1, kept=1)
+    figures = {"seconds": 1.0, "peak_host_bytes": 1, "parameters": {"saved": 1}, "rows": rows, "versions": {}}
+    result = RunResult(best=epoch, last=epoch, peak_gpu_bytes=peak, **counts, **figures)
+    found = summary(result)
+    assert {name: found[name] for name in found if name.startswith("peak")} == shown
